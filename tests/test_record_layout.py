@@ -20,7 +20,7 @@ OTHER_FORMATS = {
     "protocol/triomq_protocol/wire/frame.py": "frame lengths",
     "protocol/triomq_protocol/wire/lengths.py": "frame lengths",
     "server/triomq_server/broker/tables/stats.py": "samples of counters",
-    "server/triomq_server/store/consume_queue.py": "entries of consume queues",
+    "server/triomq_server/store/entry_layout.py": "entries of consume queues",
     "server/triomq_server/store/files/checkpoint.py": "the checkpoint file",
     "server/triomq_server/store/index.py": "index files",
     "server/triomq_server/store/dispatch/key_hashes.py": "lanes of a hash",

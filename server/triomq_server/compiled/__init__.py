@@ -16,7 +16,7 @@ VERSIONS = {
     "directories": 1194164424,
     "index": 3076496704,
     "pulls": 1606926320,
-    "recovery": 1618397816,
+    "recovery": 2928161732,
     "replay": 1515448941,
     "sends": 3612362282,
 }

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Records of the log and entries of queues, checked one after the other: what `store.recovery.Recovery` and
-`store.consume_queue.ConsumeQueue` do with each that is sound."""
+"""Records of the log and entries of queues, checked one after the other: what a recovery of the store does with each that
+is sound."""
 
-VERSION = 1618397816
+VERSION = 2928161732
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -156,7 +156,7 @@ cdef bint may_have_keys(const uint8_t* properties, int64_t size) noexcept nogil:
 
 
 def pass_entries(buffer, int64_t start, int64_t stop, int64_t limit, uint64_t before, int64_t last):
-    """`store.consume_queue.pass_entries_one_by_one` does the same, and says what it is."""
+    """`store.entry_layout.pass_entries_one_by_one` does the same, and says what it is."""
     cdef Py_buffer view
     cdef const uint8_t* entry
     cdef int64_t at = start, offset

@@ -38,7 +38,8 @@ from triomq_protocol.record.layout import (
 )
 from triomq_server.config import StoreConfig
 from triomq_server.disk import Disk
-from triomq_server.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from triomq_server.store.consume_queue import ConsumeQueue
+from triomq_server.store.entry_layout import UNIT, UNIT_BYTES
 from triomq_server.store.files.raw_file import RawFile
 from triomq_server.store.files.segments import Segment, Segments, Unflushed
 from triomq_server.store.values import AppendResult, AppendStatus, NewBatch, NewRecord

@@ -1,54 +1,50 @@
 """Consume queues: a 20-byte entry per message that points into the log (docs/protocol/store.md §8).
 
-An entry's number is its queue offset. The layout of entries is defined here. Two hot loops, `CommitLog.append` and
-`Replay.run`, and their compiled twins pack entries inline, which saves a call per message. Everything else writes
-through `push` and `push_all`. The commit log and `dispatch` decide which record gets an entry. `ConsumeQueues` is the
-table of a store's queues. Answers to `ConsumeQueue`.
+An entry's number is its queue offset; `entry_layout` has its bytes. All entries are written through `push` and
+`push_all`, except by the hot loops that `entry_layout` lists. The commit log and `dispatch` decide which record gets an
+entry. `ConsumeQueues` is the table of a store's queues. Answers to `ConsumeQueue`.
 """
 
 from __future__ import annotations
 
 import logging
 import mmap
-import struct
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from functools import lru_cache
 from itertools import tee
 from typing import NamedTuple
 
 from triomq_protocol.record.layout import FIXED_BYTES
-from triomq_server.compiled import USED as COMPILED
 from triomq_server.disk import Disk
+from triomq_server.store.entry_layout import (
+    BLANK_SIZE,
+    BLANK_UNIT,
+    NOT_VALID,
+    PAGE_BYTES,
+    PHYSICAL_OFFSET,
+    UNIT,
+    UNIT_BYTES,
+    WRONG,
+    packed_at_once,
+    pass_entries,
+    units_struct,
+)
 from triomq_server.store.files.segments import Segment, Segments, Unflushed
 from triomq_server.store.removed_queues import RemovedQueue, RemovedQueues
 
-if COMPILED:
-    from triomq_server.compiled import recovery as compiled_recovery
-
 _log = logging.getLogger(__name__)
 
-UNIT = struct.Struct(">qiq")
-"""One entry: physical offset, size and tags code of a record."""
-UNIT_BYTES = UNIT.size
-PHYSICAL_OFFSET = struct.Struct(">q")
-"""The first field of an entry."""
-BLANK_SIZE = 0x7FFFFFFF
-"""The size field of entries without a record: in front of a queue that does not start at entry 0, with log offset 0;
-and those of damaged or missing records, with a log offset not less than that of the entry before."""
-_BLANK_UNIT = UNIT.pack(0, BLANK_SIZE, 0)
 _RESERVE_BYTES = 1 << 16
 _FIRST_RESERVE_BYTES = 1 << 12
 """For a queue's first entries. In a store with many queues most are short, and a start reads all reserved space."""
 _FILES_CHECKED = 3
 _PROBED = 2
-_SCAN_BYTES = 204 * UNIT_BYTES
-_SCANNED_PER_STEP = 50 * _SCAN_BYTES
+_SCANNED_PER_STEP = 50 * PAGE_BYTES
 _READ_BYTES = 1 << 17
 """A file with no more content than this is read at startup and mapped only when it is used: a map costs more than
 everything else that a start does for a queue. The space reserved for a queue with few entries is less than this."""
 _LOADED_PER_STEP = 64
-_DOUBTED_BYTES = _SCAN_BYTES
+_DOUBTED_BYTES = PAGE_BYTES
 """In front of the first entry that is certainly damaged: about a page. Some of its entries are asked where they point."""
 _DOUBTED_STEP_BYTES = 12 * UNIT_BYTES
 _NO_NAMES = frozenset({"", ".", ".."})
@@ -57,66 +53,6 @@ _MOST_JUMPED = 1 << 20
 """Blanks that are written where a master has jumped ahead in its numbers."""
 _NUMBERS_MOST = (1 << 63) // UNIT_BYTES - 1
 """The names of a queue's files are offsets of bytes, with 63 bits."""
-
-
-_UNITS_AT_ONCE = 1024
-"""Entries that one call packs: the struct of more would be large."""
-
-
-def _packed_at_once(count: int) -> int:
-    """How many of so many entries the next call packs: a power of two. Clients choose the size of batches, and structs
-    for all sizes would take 50 MB."""
-    return 1 << (min(count, _UNITS_AT_ONCE).bit_length() - 1)
-
-
-@lru_cache(_UNITS_AT_ONCE.bit_length())
-def units_struct(count: int) -> struct.Struct:
-    """The struct of `count` entries."""
-    return struct.Struct(">" + "qiq" * count)
-
-
-@lru_cache(64)
-def places_struct(count: int) -> struct.Struct:
-    """The struct of `count` entries that reads their physical offsets and sizes and skips their tags codes."""
-    return struct.Struct(">" + "qi8x" * count)
-
-
-_NOT_VALID, _WRONG = 1, 2
-
-
-def pass_entries_one_by_one(
-    buffer: mmap.mmap | bytes, start: int, stop: int, limit: int, before: int, last: int
-) -> tuple[int, int, int, int]:
-    """Skip valid entries; returns the position where it stopped, `before` and `last` at that point, and the reason.
-
-    The reason is 0 for `stop` or the buffer's end, 1 for an entry that is not valid, 2 if this entry or the one at `last`
-    is wrong.
-
-    Args:
-        buffer: a file of the queue, or its beginning.
-        start: where the first entry is.
-        stop: where to end.
-        limit: entries of records at or after this log offset are not valid. Negative: no limit, and a record that begins
-            before the end of the previous one is wrong.
-        before: the end, in the log, of the record of the last entry that has one.
-        last: the position of that entry.
-    """
-    at = start
-    stop = min(stop, len(buffer))
-    while at < stop:
-        for offset, size, _ in UNIT.iter_unpack(buffer[at : min(at + _SCAN_BYTES, stop)]):
-            if offset < 0 or size <= 0 or 0 <= limit <= offset:
-                return at, before, last, _NOT_VALID
-            if size != BLANK_SIZE:
-                if limit < 0 and offset < before:
-                    return at, before, last, _WRONG
-                before = offset + size
-                last = at
-            at += UNIT_BYTES
-    return at, before, last, 0
-
-
-pass_entries = compiled_recovery.pass_entries if COMPILED else pass_entries_one_by_one
 
 
 def _ignore(_: int) -> None:
@@ -291,7 +227,7 @@ class ConsumeQueue:
             while done < len(units):
                 if self.position >= self.limit:
                     self.make_space()
-                count = _packed_at_once(min((len(units) - done) // 3, (self.limit - self.position) // UNIT_BYTES))
+                count = packed_at_once(min((len(units) - done) // 3, (self.limit - self.position) // UNIT_BYTES))
                 behind = done + 3 * count
                 units_struct(count).pack_into(self.buffer, self.position, *units[done:behind])
                 self.position += count * UNIT_BYTES
@@ -384,7 +320,7 @@ class ConsumeQueue:
         """Whether there are at most the blanks in front of a first entry: a cut of the log may have left no others."""
         at = self.max_offset * UNIT_BYTES - UNIT_BYTES
         segment = self.segments.find(at)
-        return segment is None or segment.peek(at - segment.base, UNIT_BYTES) == _BLANK_UNIT
+        return segment is None or segment.peek(at - segment.base, UNIT_BYTES) == BLANK_UNIT
 
     def _has_space_for(self, queue_offset: int, physical_offset: int) -> bool:
         """Whether the log can hold the records between the last entry's and one with this number; an empty queue begins
@@ -417,7 +353,7 @@ class ConsumeQueue:
         units = queue_offset * UNIT_BYTES % self.segments.size // UNIT_BYTES
         base = (queue_offset - units) * UNIT_BYTES
         segment = self.segments.build(base, units * UNIT_BYTES + _RESERVE_BYTES)
-        segment.buffer[: units * UNIT_BYTES] = _BLANK_UNIT * units
+        segment.buffer[: units * UNIT_BYTES] = BLANK_UNIT * units
         segment.position = units * UNIT_BYTES
         self.segments.add(segment)
         self._enter(segment)
@@ -521,7 +457,7 @@ class ConsumeQueue:
             return False
         data = _padded(content, segments.size)
         valid, before, _, why = pass_entries(data, 0, len(data), -1, 0, 0)
-        if why != _NOT_VALID or valid < len(content):
+        if why != NOT_VALID or valid < len(content):
             return False
         segment = segments.take_up(f"{segments.directory}/{name}", int(name))
         if valid:
@@ -716,7 +652,7 @@ class ConsumeQueue:
         Reads one entry of each page: a full file has 300,000, which would take 45 ms.
         """
         at = 0
-        for following in range(_SCAN_BYTES, segment.size, _SCAN_BYTES):
+        for following in range(PAGE_BYTES, segment.size, PAGE_BYTES):
             offset, size, _ = UNIT.unpack_from(segment.buffer, following)
             if offset < 0 or size <= 0 or offset >= physical_offset:
                 break
@@ -747,10 +683,10 @@ class ConsumeQueue:
             )
             if before:
                 self.max_physical_offset = before
-            if why == _WRONG:
+            if why == WRONG:
                 self._found_damaged(segment.base + last)
                 return last
-            if why == _NOT_VALID:
+            if why == NOT_VALID:
                 break
             yield
         return at
@@ -808,7 +744,7 @@ class ConsumeQueue:
         """Log offset and size of the first entry with a size from this position on; (0, 0) without one."""
         while (segment := self.segments.find(at)) is not None and at < segment.base + segment.position:
             start = at - segment.base
-            part = segment.buffer[start : min(start + _SCAN_BYTES, segment.position)]
+            part = segment.buffer[start : min(start + PAGE_BYTES, segment.position)]
             if part.strip(b"\0"):
                 for offset, size, _ in UNIT.iter_unpack(part):
                     if size > 0:

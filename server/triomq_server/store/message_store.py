@@ -23,9 +23,10 @@ from triomq_server.disk import Disk
 from triomq_server.disk.config_files import ConfigFile
 from triomq_server.repeats import Repeats
 from triomq_server.store.commitlog import CommitLog
-from triomq_server.store.consume_queue import BLANK_SIZE, ConsumeQueue, ConsumeQueues, UnusableTopic
+from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues, UnusableTopic
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.entries import entry_fits
+from triomq_server.store.entry_layout import BLANK_SIZE
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import StoreDamaged
 from triomq_server.store.flush.flusher import Flusher

@@ -20,9 +20,10 @@ from triomq_server.compiled import USED as COMPILED
 from triomq_server.config import StoreConfig
 from triomq_server.disk import Disk
 from triomq_server.store.commitlog import CommitLog, enters_queue
-from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue, ConsumeQueues, QueueGap
+from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues, QueueGap
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.entries import MULTI_MARK, entry_fits, further_number, number_in
+from triomq_server.store.entry_layout import BLANK_SIZE, UNIT, UNIT_BYTES
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import Segment, missing_text, segment_name
 from triomq_server.store.index import Index

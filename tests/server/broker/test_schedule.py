@@ -26,7 +26,7 @@ from triomq_server.broker.schedule import Schedule
 from triomq_server.config import NamesrvConfig
 from triomq_server.namesrv import serve_namesrv
 from triomq_server.replication.metadata import delay_offsets_request
-from triomq_server.store.consume_queue import UNIT
+from triomq_server.store.entry_layout import UNIT
 
 NAMESRV = "127.0.0.1:9876"
 SLAVE_PORT = 10921

@@ -15,7 +15,7 @@ from triomq_protocol.record.encode import write_blank
 from triomq_protocol.record.layout import field_offset
 from triomq_server.compiled import USED
 from triomq_server.store.commitlog import enters_queue
-from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, pass_entries_one_by_one
+from triomq_server.store.entry_layout import BLANK_SIZE, UNIT, UNIT_BYTES, pass_entries_one_by_one
 from triomq_server.store.recovery import looks_torn
 
 pytestmark = pytest.mark.skipif(not USED, reason="no compiled modules in this installation")

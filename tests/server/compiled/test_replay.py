@@ -15,10 +15,10 @@ from triomq_protocol.names import SCHEDULE_TOPIC
 from triomq_protocol.record.check import LogRecord, read_record
 from triomq_protocol.record.layout import field_offset
 from triomq_server.compiled import USED
-from triomq_server.store.consume_queue import UNIT, UNIT_BYTES
 from triomq_server.store.dispatch.dispatcher import property_of
 from triomq_server.store.dispatch.key_hashes import index_hashes
 from triomq_server.store.dispatch.replay import KEYS_MARK, TAGS_MARK, UNIQUE_KEY_MARK, Key, Replay
+from triomq_server.store.entry_layout import UNIT, UNIT_BYTES
 from triomq_server.store.values import Arrival
 
 pytestmark = pytest.mark.skipif(not USED, reason="no compiled modules in this installation")

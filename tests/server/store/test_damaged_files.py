@@ -17,8 +17,9 @@ from trio.testing import wait_all_tasks_blocked
 from triomq_protocol.record.view import RecordView
 from triomq_server.config import StoreConfig
 from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store
-from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
+from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.store.dispatch.dispatcher import Dispatcher
+from triomq_server.store.entry_layout import BLANK_SIZE, UNIT
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import Segments, StoreDamaged
 from triomq_server.store.flush import flusher

@@ -14,7 +14,8 @@ from memory_disk import MemoryDisk
 from triomq_protocol.record.batch import encode_batch_element
 from triomq_server.config import StoreConfig
 from triomq_server.store import AppendStatus, NewBatch, NewRecord, open_store
-from triomq_server.store.consume_queue import UNIT_BYTES, ConsumeQueue
+from triomq_server.store.consume_queue import ConsumeQueue
+from triomq_server.store.entry_layout import UNIT_BYTES
 from triomq_server.store.files.segments import Segments
 from triomq_server.wire import to_the_end
 

@@ -21,7 +21,8 @@ from triomq_protocol.record.layout import (
     TAIL_LENGTHS_BYTES,
     TRANSACTION_MASK,
 )
-from triomq_server.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from triomq_server.store.consume_queue import ConsumeQueue
+from triomq_server.store.entry_layout import UNIT, UNIT_BYTES
 from triomq_server.store.values import Arrival
 
 _NOT_ORDINARY = TRANSACTION_MASK | ANY_HOST_V6

@@ -11,7 +11,8 @@ from collections.abc import Callable, Generator
 from triomq_protocol.record.check import claimed_size, store_timestamp_of
 from triomq_protocol.record.layout import PLACE
 from triomq_server.store.commitlog import CommitLog
-from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
+from triomq_server.store.consume_queue import ConsumeQueue
+from triomq_server.store.entry_layout import BLANK_SIZE, UNIT, UNIT_BYTES
 from triomq_server.store.files.segments import Segment
 from triomq_server.store.index import Index
 from triomq_server.store.values import QueryResult

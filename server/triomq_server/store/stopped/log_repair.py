@@ -19,7 +19,7 @@ from triomq_protocol.record.check import Finding, LogRecord, read_record
 from triomq_protocol.record.layout import BLANK_MAGIC, MARK
 from triomq_server.disk import Disk
 from triomq_server.store.commitlog import enters_queue
-from triomq_server.store.consume_queue import UNIT_BYTES
+from triomq_server.store.entry_layout import UNIT_BYTES
 from triomq_server.store.files.segments import Segment, segment_name
 from triomq_server.store.notes.repaired import note_repaired
 from triomq_server.store.repair.damage import FILLER_TOPIC, copy_aside

@@ -15,7 +15,8 @@ from memory_disk import MemoryDisk, MemoryFile, NothingUnforced
 
 from triomq_server.config import FlushDiskType, StoreConfig
 from triomq_server.store import AppendStatus, NewRecord, open_store
-from triomq_server.store.consume_queue import UNIT_BYTES, ConsumeQueue
+from triomq_server.store.consume_queue import ConsumeQueue
+from triomq_server.store.entry_layout import UNIT_BYTES
 from triomq_server.store.files.segments import Segments, Unflushed
 from triomq_server.store.flush.flusher import FLUSHED_AT_ONCE, FLUSHED_PER_CHORE, LOOK_AGAIN_S
 from triomq_server.wire import to_the_end

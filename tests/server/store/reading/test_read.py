@@ -16,7 +16,7 @@ from memory_disk import MemoryDisk
 from triomq_server.config import StoreConfig
 from triomq_server.disk import RealDisk
 from triomq_server.store import NewRecord, ReadStatus, open_store
-from triomq_server.store.consume_queue import BLANK_SIZE, UNIT
+from triomq_server.store.entry_layout import BLANK_SIZE, UNIT
 from triomq_server.store.reading import queue_reads
 from triomq_server.store.reading.queue_reads import read_queue
 

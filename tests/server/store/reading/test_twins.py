@@ -13,7 +13,7 @@ from memory_disk import MemoryDisk
 from triomq_server.compiled import USED
 from triomq_server.config import StoreConfig
 from triomq_server.store import NewRecord, ReadResult, open_store
-from triomq_server.store.consume_queue import UNIT, UNIT_BYTES
+from triomq_server.store.entry_layout import UNIT, UNIT_BYTES
 from triomq_server.store.reading import queue_reads
 
 pytestmark = pytest.mark.skipif(not USED, reason="no compiled modules in this installation")

@@ -12,7 +12,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from triomq_server.config import StoreConfig
 from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store
-from triomq_server.store.consume_queue import UNIT, ConsumeQueue
+from triomq_server.store.consume_queue import ConsumeQueue
+from triomq_server.store.entry_layout import UNIT
 from triomq_server.store.repair import entry_repair
 
 MakeConfig = Callable[..., StoreConfig]
