@@ -2,16 +2,14 @@
 
 An entry's number is its queue offset; `entry_layout` has its bytes. All entries are written through `push` and
 `push_all`, except by the hot loops that `entry_layout` lists. The commit log and `dispatch` decide which record gets an
-entry. `ConsumeQueues` is the table of a store's queues. Answers to `ConsumeQueue`.
+entry. `queue_table` has all queues of a store. Answers to `ConsumeQueue`.
 """
 
 from __future__ import annotations
 
 import logging
 import mmap
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
-from itertools import tee
+from collections.abc import Callable, Generator
 from typing import NamedTuple
 
 from triomq_protocol.record.layout import FIXED_BYTES
@@ -30,7 +28,7 @@ from triomq_server.store.entry_layout import (
     units_struct,
 )
 from triomq_server.store.files.segments import Segment, Segments, Unflushed
-from triomq_server.store.removed_queues import RemovedQueue, RemovedQueues
+from triomq_server.store.removed_queues import RemovedQueue
 
 _log = logging.getLogger(__name__)
 
@@ -40,14 +38,12 @@ _FIRST_RESERVE_BYTES = 1 << 12
 _FILES_CHECKED = 3
 _PROBED = 2
 _SCANNED_PER_STEP = 50 * PAGE_BYTES
-_READ_BYTES = 1 << 17
+READ_BYTES = 1 << 17
 """A file with no more content than this is read at startup and mapped only when it is used: a map costs more than
 everything else that a start does for a queue. The space reserved for a queue with few entries is less than this."""
-_LOADED_PER_STEP = 64
 _DOUBTED_BYTES = PAGE_BYTES
 """In front of the first entry that is certainly damaged: about a page. Some of its entries are asked where they point."""
 _DOUBTED_STEP_BYTES = 12 * UNIT_BYTES
-_NO_NAMES = frozenset({"", ".", ".."})
 _NOTHING = mmap.mmap(-1, UNIT_BYTES)
 _MOST_JUMPED = 1 << 20
 """Blanks that are written where a master has jumped ahead in its numbers."""
@@ -55,7 +51,7 @@ _NUMBERS_MOST = (1 << 63) // UNIT_BYTES - 1
 """The names of a queue's files are offsets of bytes, with 63 bits."""
 
 
-def _ignore(_: int) -> None:
+def ignore_damage(_: int) -> None:
     """The default of `ConsumeQueue.damage_found`."""
 
 
@@ -135,7 +131,7 @@ class ConsumeQueue:
         self.min_offset = start_offset
         self.max_physical_offset = -1
         self.damaged = False
-        self.damage_found: Callable[[int], None] = _ignore
+        self.damage_found: Callable[[int], None] = ignore_damage
         self.known_end = 0
         self.last_dropped = (-1, 0, 0)
         self.flushed_until = -1
@@ -513,8 +509,8 @@ class ConsumeQueue:
         for segment in items[first:]:
             if unsafe_from is not None:
                 segment.flushed = 0
-            content, content_end = segment.content(_READ_BYTES) or (b"", segment.size)
-            is_read = content_end <= _READ_BYTES
+            content, content_end = segment.content(READ_BYTES) or (b"", segment.size)
+            is_read = content_end <= READ_BYTES
             valid = yield from self._scan(segment, None, data=_padded(content, segment.size) if is_read else None)
             end = segment.base + valid
             if is_read and UNIT_BYTES <= valid <= len(content):
@@ -814,133 +810,3 @@ class ConsumeQueue:
 def _padded(content: bytes, size: int) -> bytes:
     """The beginning of a queue's file with at least one blank entry behind it, if it is not the whole file."""
     return (content + bytes(UNIT_BYTES + -len(content) % UNIT_BYTES))[:size]
-
-
-def can_have_directory(topic: str) -> bool:
-    """Whether a topic's name can be that of a directory: as a path it might lead out of the store."""
-    return topic not in _NO_NAMES and "/" not in topic and "\0" not in topic
-
-
-class UnusableTopic(Exception):  # noqa: N818 - named after the state one is in
-    """A topic whose name cannot be used for a directory."""
-
-
-class ConsumeQueues:
-    """All queues of a store, by topic and queue id."""
-
-    def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        file_bytes: int,
-        removed: RemovedQueues,
-        *,
-        damage_found: Callable[[int], None] = _ignore,
-    ) -> None:
-        self._disk = disk
-        self._directory = directory
-        self._file_bytes = file_bytes
-        self._damage_found = damage_found
-        self.removed = removed
-        self.table: dict[tuple[str, int], ConsumeQueue] = {}
-
-    def load(self) -> Generator[None, None, None]:
-        """Load the queues on the disk and the table of removed queues. Yields between pieces of work.
-
-        Raises StoreDamaged, ConfigFileDamaged.
-        """
-        self.removed.load()
-        self._disk.make_directory(self._directory)
-        unusable: list[str] = []
-        emptied = []
-        places, looked_at = tee(self._places())
-        paths = (self._path(*place) for place in looked_at)
-        with closing(self._disk.only_files(paths, self._file_bytes, _READ_BYTES)) as only_files:
-            for number, (only_file, place) in enumerate(zip(only_files, places, strict=True)):
-                if only_file is not None or self._disk.is_directory(self._path(*place)):
-                    queue = self.obtain(*place)
-                    unusable += queue.load(self._disk, only_file)
-                    if not queue.segments.items and queue.known_end > queue.start_offset:
-                        emptied.append(RemovedQueue(*place, queue.known_end, queue.removed_before))
-                if number % _LOADED_PER_STEP == _LOADED_PER_STEP - 1:
-                    yield
-        if emptied:
-            self.removed.note(emptied)  # for a start that follows a kill, which finds no files
-        for path in unusable:
-            self._disk.remove(path)
-
-    def are_on_disk(self) -> bool:
-        """Whether the disk has any queue with entries. Changes nothing, and loads nothing."""
-        for path in (self._path(*place) for place in self._places()):
-            for name, is_directory, _ in self._disk.entries(path):
-                if not is_directory and any(self._disk.content(f"{path}/{name}", self._file_bytes)[0]):
-                    return True
-        return False
-
-    def _places(self) -> Iterator[tuple[str, int]]:
-        """Topics and queue ids that seem to have queues on the disk."""
-        for topic in self._disk.list(self._directory):
-            for name in self._disk.list(f"{self._directory}/{topic}"):
-                if name.isascii() and name.isdigit():
-                    yield topic, int(name)
-
-    def _path(self, topic: str, queue_id: int) -> str:
-        return f"{self._directory}/{topic}/{queue_id}"
-
-    def __iter__(self) -> Iterator[ConsumeQueue]:
-        return iter(list(self.table.values()))
-
-    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, or None if it has never been written."""
-        return self.table.get((topic, queue_id))
-
-    def obtain(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, created if need be; its first entry creates its files. Raises UnusableTopic."""
-        queue = self.table.get((topic, queue_id))
-        if queue is None:
-            if not can_have_directory(topic):
-                raise UnusableTopic(f"topic {topic[:100]!r} cannot have a directory")
-            segments = Segments(self._disk, self._path(topic, queue_id), self._file_bytes)
-            removed = self.removed.get(topic, queue_id)
-            start, log_offset = (0, 0) if removed is None else (removed.next_offset, removed.log_offset)
-            queue = ConsumeQueue(topic, queue_id, segments, start_offset=start, removed_before=log_offset)
-            queue.damage_found = self._damage_found
-            self.table[topic, queue_id] = queue
-        return queue
-
-    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue for a reader. For a removed queue it is empty and ends at the queue's next offset."""
-        queue = self.table.get((topic, queue_id))
-        if queue is None and (topic, queue_id) in self.removed.table:
-            queue = self.obtain(topic, queue_id)
-        return queue
-
-    def max_physical_offset(self) -> int:
-        """The largest over all queues, -1 without any."""
-        return max((q.max_physical_offset for q in self.table.values()), default=-1)
-
-    def entries(self) -> int:
-        """The sum of the numbers at which the queues with files end."""
-        return sum(queue.max_offset for queue in self.table.values() if queue.segments.items)
-
-    def has_topic(self, topic: str) -> bool:
-        """Whether the topic has any queue on the disk."""
-        return can_have_directory(topic) and self._disk.exists(f"{self._directory}/{topic}")
-
-    def forget(self, queue: ConsumeQueue) -> None:
-        """Forget a queue without files; its next use begins at the offset in `removed`."""
-        del self.table[queue.topic, queue.queue_id]
-
-    def destroy(self, queue: ConsumeQueue) -> None:
-        """Remove one queue with its files; the topic's directory too when it was the last."""
-        queue.segments.destroy()
-        del self.table[queue.topic, queue.queue_id]
-        directory = f"{self._directory}/{queue.topic}"
-        if not self._disk.list(directory):
-            self._disk.remove_tree(directory)
-
-    def close(self) -> None:
-        """Unmap everything."""
-        for queue in self.table.values():
-            queue.publish_position()
-            queue.segments.close()

@@ -23,7 +23,7 @@ from triomq_server.disk import Disk
 from triomq_server.disk.config_files import ConfigFile
 from triomq_server.repeats import Repeats
 from triomq_server.store.commitlog import CommitLog
-from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues, UnusableTopic
+from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.entries import entry_fits
 from triomq_server.store.entry_layout import BLANK_SIZE
@@ -35,6 +35,7 @@ from triomq_server.store.notes.last_run import note_role
 from triomq_server.store.notes.noted_offset import forget_offset, note_offset
 from triomq_server.store.notes.queue_rebuild import QueueRebuild
 from triomq_server.store.queue_removal import QueueRemoval
+from triomq_server.store.queue_table import ConsumeQueues, UnusableTopic
 from triomq_server.store.reading import lookup, tail
 from triomq_server.store.reading import queue_reads as reading
 from triomq_server.store.recovery import RecoveryReport

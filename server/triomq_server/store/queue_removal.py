@@ -14,8 +14,9 @@ import trio
 
 from triomq_protocol.names import LMQ_PREFIX, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from triomq_server.store.commitlog import CommitLog
-from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues
+from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.store.dispatch.dispatcher import Dispatcher
+from triomq_server.store.queue_table import ConsumeQueues
 from triomq_server.store.removed_queues import RemovedQueue
 
 _log = logging.getLogger(__name__)

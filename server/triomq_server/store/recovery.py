@@ -20,7 +20,7 @@ from triomq_server.compiled import USED as COMPILED
 from triomq_server.config import StoreConfig
 from triomq_server.disk import Disk
 from triomq_server.store.commitlog import CommitLog, enters_queue
-from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues, QueueGap
+from triomq_server.store.consume_queue import ConsumeQueue, QueueGap
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.entries import MULTI_MARK, entry_fits, further_number, number_in
 from triomq_server.store.entry_layout import BLANK_SIZE, UNIT, UNIT_BYTES
@@ -29,6 +29,7 @@ from triomq_server.store.files.segments import Segment, missing_text, segment_na
 from triomq_server.store.index import Index
 from triomq_server.store.notes.queue_rebuild import QueueRebuild
 from triomq_server.store.notes.repaired import repaired_parts
+from triomq_server.store.queue_table import ConsumeQueues
 from triomq_server.store.removed_queues import RemovedQueue
 from triomq_server.store.repair.damage import Sound, bridge, copy_aside, next_sound, write_copy
 

@@ -18,8 +18,8 @@ from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import StoreConfig
 from triomq_server.disk.access import Disk, DiskUsage
 from triomq_server.store.commitlog import CommitLog
-from triomq_server.store.consume_queue import ConsumeQueues
 from triomq_server.store.index import Index
+from triomq_server.store.queue_table import ConsumeQueues
 
 _log = logging.getLogger(__name__)
 

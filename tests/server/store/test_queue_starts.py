@@ -12,8 +12,9 @@ from memory_disk import MemoryDisk
 
 from triomq_server.disk import Disk, RealDisk
 from triomq_server.disk.config_files import ConfigFile
-from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues
+from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.store.entry_layout import BLANK_SIZE, UNIT, UNIT_BYTES
+from triomq_server.store.queue_table import ConsumeQueues
 from triomq_server.store.removed_queues import RemovedQueues
 
 FILE_BYTES = 8000 * UNIT_BYTES

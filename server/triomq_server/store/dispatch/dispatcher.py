@@ -25,12 +25,13 @@ from triomq_protocol.record.check import Finding, LogRecord, read_record
 from triomq_protocol.record.layout import TRANSACTION_ROLLBACK
 from triomq_server.compiled import USED as COMPILED
 from triomq_server.store.commitlog import CommitLog, enters_queue
-from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues, UnusableTopic
+from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.store.dispatch.key_hashes import index_hashes
 from triomq_server.store.dispatch.replay import KEYS_MARK, TAGS_MARK, UNIQUE_KEY_MARK, Key, Replay
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import Segment
 from triomq_server.store.index import HASHED_KEY, Index
+from triomq_server.store.queue_table import ConsumeQueues, UnusableTopic
 from triomq_server.store.values import AppendResult, Arrival, NewBatch, NewRecord
 
 if COMPILED:

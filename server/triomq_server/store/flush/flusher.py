@@ -21,12 +21,13 @@ from triomq_server.disk.access import NO_DESCRIPTOR, PAGE_BYTES, Disk
 from triomq_server.metrics.histogram import Histogram
 from triomq_server.pauses import Pauses
 from triomq_server.store.commitlog import CommitLog
-from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues
+from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import Unflushed, sync_segments
 from triomq_server.store.flush.offset_waiters import OffsetWaiters
 from triomq_server.store.flush.unconfirmed import forget_refusal, note_refusal, write_again
 from triomq_server.store.index import Index
+from triomq_server.store.queue_table import ConsumeQueues
 
 _log = logging.getLogger(__name__)
 

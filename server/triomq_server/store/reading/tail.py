@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from triomq_protocol.record.check import Finding, LogRecord, read_record
 from triomq_server.store.commitlog import CommitLog
-from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues
+from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.store.entry_layout import UNIT, UNIT_BYTES
+from triomq_server.store.queue_table import ConsumeQueues
 
 
 def last_record_by(log: CommitLog, queues: ConsumeQueues, end: int) -> tuple[int, int] | None:

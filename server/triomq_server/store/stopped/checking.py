@@ -20,9 +20,9 @@ from triomq_protocol.record.check import Finding, LogRecord, read_record
 from triomq_server.disk.access import RealDisk, RealMappedFile
 from triomq_server.plain_files import open_plain
 from triomq_server.store.commitlog import enters_queue
-from triomq_server.store.consume_queue import can_have_directory
 from triomq_server.store.entry_layout import BLANK_SIZE, UNIT, UNIT_BYTES
 from triomq_server.store.files.segments import Segment, StoreDamaged, misnamed_text, missing_text, segment_name
+from triomq_server.store.queue_table import can_have_directory
 from triomq_server.store.repair.damage import FILLER_TOPIC, next_sound
 
 MISSING = "missing"

@@ -24,13 +24,13 @@ from triomq_server.config import StoreConfig
 from triomq_server.disk import RealDisk
 from triomq_server.disk.config_files import ConfigFile, ConfigFileDamaged
 from triomq_server.store.commitlog import enters_queue
-from triomq_server.store.consume_queue import can_have_directory
 from triomq_server.store.dispatch.dispatcher import property_of
 from triomq_server.store.dispatch.replay import KEYS_MARK, TAGS_MARK, UNIQUE_KEY_MARK
 from triomq_server.store.entry_layout import UNIT, UNIT_BYTES
 from triomq_server.store.files.segments import Segment, segment_name
 from triomq_server.store.index import ENTRY, HEADER, SLOT
 from triomq_server.store.opening import is_repair_unfinished, note_repair, recover_whole
+from triomq_server.store.queue_table import can_have_directory
 from triomq_server.store.removed_queues import RemovedQueue, RemovedQueues
 from triomq_server.store.repair.damage import FILLER_TOPIC
 from triomq_server.store.stopped.checking import log_files, walk

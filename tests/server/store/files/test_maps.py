@@ -22,7 +22,7 @@ from triomq_server.disk import maps as maps_module
 from triomq_server.disk.config_files import ConfigFile
 from triomq_server.disk.maps import Maps, map_limit
 from triomq_server.store import NewRecord, open_store
-from triomq_server.store.consume_queue import ConsumeQueues
+from triomq_server.store.queue_table import ConsumeQueues
 from triomq_server.store.removed_queues import RemovedQueues
 
 MakeConfig = Callable[..., StoreConfig]
