@@ -12,7 +12,6 @@ import mmap
 from collections.abc import Callable, Generator
 from typing import NamedTuple
 
-from triomq_protocol.record.layout import FIXED_BYTES
 from triomq_server.disk import Disk
 from triomq_server.store.entry_layout import (
     BLANK_SIZE,
@@ -45,22 +44,10 @@ _DOUBTED_BYTES = PAGE_BYTES
 """In front of the first entry that is certainly damaged: about a page. Some of its entries are asked where they point."""
 _DOUBTED_STEP_BYTES = 12 * UNIT_BYTES
 _NOTHING = mmap.mmap(-1, UNIT_BYTES)
-_MOST_JUMPED = 1 << 20
-"""Blanks that are written where a master has jumped ahead in its numbers."""
-_NUMBERS_MOST = (1 << 63) // UNIT_BYTES - 1
-"""The names of a queue's files are offsets of bytes, with 63 bits."""
 
 
 def ignore_damage(_: int) -> None:
     """The default of `ConsumeQueue.damage_found`."""
-
-
-class QueueGap(Exception):  # noqa: N818 - named after the state one is in
-    """A record's queue offset lies beyond the queue's end: the entries in between are missing."""
-
-    def __init__(self, queue: ConsumeQueue, queue_offset: int) -> None:
-        super().__init__(f"{queue}: entries {queue.max_offset} to {queue_offset - 1} are missing")
-        self.queue = queue
 
 
 class SkippedRecord(NamedTuple):
@@ -158,7 +145,7 @@ class ConsumeQueue:
         self.publish_position()
         current = self._current
         if current is None and self.max_offset:
-            self._start_at(self.max_offset)
+            self.start_at(self.max_offset)
         elif current is None or self.position == current.size:
             base = self.max_offset * UNIT_BYTES
             base -= base % self.segments.size
@@ -237,94 +224,6 @@ class ConsumeQueue:
             raise
         self.max_physical_offset = end
 
-    def put(self, physical_offset: int, size_bytes: int, tags_code: int, queue_offset: int, *, fill: bool) -> bool:
-        """Write the entry of a record found in the log (recovery, replication); false if it has one already.
-
-        With `fill`, missing entries in between become blanks; without it they raise QueueGap. A record whose number leaves
-        more of them than the log has space for may be damaged: the checksum does not cover it, and it gets no entry unless
-        the next record continues its number. A new record with number 0 begins the queue again: the master has lost its
-        queue, and what it numbers from now on must be readable. A queue without entries begins with any number: the one at
-        which it ends may be that of a damaged file, or of a removal that has been cut off with the log, and too large.
-        """
-        if physical_offset + size_bytes <= self.max_physical_offset or physical_offset < self.removed_before:
-            return False
-        if queue_offset < self.max_offset:
-            if not self._is_blank():
-                if queue_offset or physical_offset < self.max_physical_offset:
-                    return False
-                _log.warning(
-                    "%s: numbered from 0 again at log offset %d; its entries 0 to %d are dropped",
-                    self, physical_offset, self.max_offset - 1, extra=self.log_fields,
-                )  # fmt: skip
-            self.segments.destroy()
-            self._enter(None)
-            self._start_at(queue_offset)
-        if self.skipped is not None:
-            self._put_skipped(self.skipped, queue_offset)
-        if queue_offset > self.max_offset:
-            if not self._has_space_for(queue_offset, physical_offset):
-                self._skip(physical_offset, size_bytes, tags_code, queue_offset)
-                return False
-            if self.segments.items:
-                if not fill:
-                    raise QueueGap(self, queue_offset)
-                _log.error(
-                    "%s: no entries for offsets %d to %d; left blank",
-                    self, self.max_offset, queue_offset - 1, extra=self.log_fields,
-                )  # fmt: skip
-                self.fill_to(queue_offset)
-            else:
-                self._start_at(queue_offset)
-        self.push(physical_offset, size_bytes, tags_code)
-        return True
-
-    def _skip(self, physical_offset: int, size_bytes: int, tags_code: int, queue_offset: int) -> None:
-        _log.error(
-            "%s: the record at log offset %d gets no entry: it has the queue offset %d, but not so many records fit between "
-            "it and the one with %d", self, physical_offset, queue_offset, self.max_offset - 1, extra=self.log_fields,
-        )  # fmt: skip
-        self.skipped = SkippedRecord(physical_offset, size_bytes, tags_code, queue_offset)
-
-    def _put_skipped(self, one: SkippedRecord, queue_offset: int) -> None:
-        """Give `skipped` its entry if the next record has the number behind it: then it is not damaged. OSError.
-
-        A master that has lost the last records of a removed queue continues the numbers that the queue had with them.
-        """
-        if one.queue_offset + 1 != queue_offset or one.physical_offset < self.max_physical_offset:
-            return
-        if not 0 <= one.queue_offset - self.max_offset <= _MOST_JUMPED:
-            return
-        self.fill_to(one.queue_offset)
-        self.push(one.physical_offset, one.size_bytes, one.tags_code)
-        self.skipped = None
-        _log.error(
-            "%s: its numbers continue with %d; the record at log offset %d has got its entry",
-            self, one.queue_offset, one.physical_offset, extra=self.log_fields,
-        )  # fmt: skip
-
-    def put_last_skipped(self) -> None:
-        """Give `skipped` its entry if nothing is behind it: no new record may get its place or its number. OSError."""
-        if self.skipped is not None:
-            self._put_skipped(self.skipped, self.skipped.queue_offset + 1)
-
-    def forget_skipped(self, log_offset: int) -> None:
-        """The log has been cut at `log_offset`."""
-        if self.skipped is not None and self.skipped.physical_offset >= log_offset:
-            self.skipped = None
-
-    def _is_blank(self) -> bool:
-        """Whether there are at most the blanks in front of a first entry: a cut of the log may have left no others."""
-        at = self.max_offset * UNIT_BYTES - UNIT_BYTES
-        segment = self.segments.find(at)
-        return segment is None or segment.peek(at - segment.base, UNIT_BYTES) == BLANK_UNIT
-
-    def _has_space_for(self, queue_offset: int, physical_offset: int) -> bool:
-        """Whether the log can hold the records between the last entry's and one with this number; an empty queue begins
-        with any number that its files can have."""
-        if not self.segments.items:
-            return queue_offset < _NUMBERS_MOST
-        return (queue_offset - self.max_offset) * FIXED_BYTES <= physical_offset - self.max_physical_offset
-
     def fill_to(self, number: int) -> None:
         """Write blanks, so that the next entry has at least this number. OSError when the disk is full."""
         # They get a log offset that expires together with the last entry's record, so that offsets never decrease.
@@ -344,7 +243,7 @@ class ConsumeQueue:
         segment.changed_from(place[1])
         self.flushed_until = -1
 
-    def _start_at(self, queue_offset: int) -> None:
+    def start_at(self, queue_offset: int) -> None:
         """Begin an empty queue at `queue_offset` (a slave that joined late), with blanks from the file's start on."""
         units = queue_offset * UNIT_BYTES % self.segments.size // UNIT_BYTES
         base = (queue_offset - units) * UNIT_BYTES
@@ -354,6 +253,12 @@ class ConsumeQueue:
         self.segments.add(segment)
         self._enter(segment)
         self.max_offset = self.min_offset = queue_offset
+
+    def begin_again_at(self, queue_offset: int) -> None:
+        """Drop all entries; the next one gets this number. OSError when the disk is full."""
+        self.segments.destroy()
+        self._enter(None)
+        self.start_at(queue_offset)
 
     def publish_position(self) -> None:
         """Update the last segment's position, which the hot path keeps in `position`."""

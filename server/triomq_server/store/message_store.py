@@ -34,6 +34,7 @@ from triomq_server.store.index import Index
 from triomq_server.store.notes.last_run import note_role
 from triomq_server.store.notes.noted_offset import forget_offset, note_offset
 from triomq_server.store.notes.queue_rebuild import QueueRebuild
+from triomq_server.store.placement import forget_skipped, put_last_skipped
 from triomq_server.store.queue_removal import QueueRemoval
 from triomq_server.store.queue_table import ConsumeQueues, UnusableTopic
 from triomq_server.store.reading import lookup, tail
@@ -280,7 +281,7 @@ class MessageStore:
     def put_last_skipped(self) -> None:
         """Before own appends: give entries to records that wait for what follows in their queues. OSError."""
         for queue in self.consume_queues:
-            queue.put_last_skipped()
+            put_last_skipped(queue)
 
     async def demote(self) -> None:
         """Become a slave: refuse appends at once, take a master's bytes when this returns. Cannot be cancelled."""
@@ -337,7 +338,7 @@ class MessageStore:
         longer = []
         for queue in self.consume_queues:
             queue.removed_before = min(queue.removed_before, offset)
-            queue.forget_skipped(offset)
+            forget_skipped(queue, offset)
             if queue.max_physical_offset > offset or (not offset and queue.segments.items):
                 longer.append(queue)
         was_open, self._open = self._open, self._open and not longer  # no pull may read an entry without a record

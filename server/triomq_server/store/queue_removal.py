@@ -16,6 +16,7 @@ from triomq_protocol.names import LMQ_PREFIX, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.store.dispatch.dispatcher import Dispatcher
+from triomq_server.store.placement import put_last_skipped
 from triomq_server.store.queue_table import ConsumeQueues
 from triomq_server.store.removed_queues import RemovedQueue
 
@@ -143,7 +144,7 @@ class QueueRemoval:
             if one is not None and one.physical_offset >= removed.log_offset:  # the first one of the queue's next life
                 following = self._queues.obtain(queue.topic, queue.queue_id)
                 following.skipped = one
-                following.put_last_skipped()
+                put_last_skipped(following)
         else:
             queue.start_offset, queue.removed_before = removed.next_offset, removed.log_offset
             queue.delete_expired(removed.log_offset)

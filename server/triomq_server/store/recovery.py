@@ -20,7 +20,7 @@ from triomq_server.compiled import USED as COMPILED
 from triomq_server.config import StoreConfig
 from triomq_server.disk import Disk
 from triomq_server.store.commitlog import CommitLog, enters_queue
-from triomq_server.store.consume_queue import ConsumeQueue, QueueGap
+from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.entries import MULTI_MARK, entry_fits, further_number, number_in
 from triomq_server.store.entry_layout import BLANK_SIZE, UNIT, UNIT_BYTES
@@ -29,6 +29,7 @@ from triomq_server.store.files.segments import Segment, missing_text, segment_na
 from triomq_server.store.index import Index
 from triomq_server.store.notes.queue_rebuild import QueueRebuild
 from triomq_server.store.notes.repaired import repaired_parts
+from triomq_server.store.placement import QueueGap, put_entry
 from triomq_server.store.queue_table import ConsumeQueues
 from triomq_server.store.removed_queues import RemovedQueue
 from triomq_server.store.repair.damage import Sound, bridge, copy_aside, next_sound, write_copy
@@ -413,7 +414,9 @@ class Recovery:
         queue.remember_dropped(queue.segments.min_offset)
         queue.truncate(0)
         # At once: behind a queue's end, missing entries are found after a kill, too.
-        queue.put(record.offset, record.size, self._dispatcher.tags_code(record), record.queue_offset, fill=False)
+        put_entry(
+            queue, record.offset, record.size, self._dispatcher.tags_code(record), record.queue_offset, fill=False
+        )
         queue.damaged = True
 
     def _fits(self, queue: ConsumeQueue, number: int, offset: int, size: int) -> bool:
@@ -720,7 +723,7 @@ class Recovery:
                 number = further_number(record, other)
                 if number is not None and other is not queue and enters_queue(record.sys_flag):
                     code = self._dispatcher.tags_code(record)
-                    other.put(record.offset, record.size, code, number, fill=other in filled)
+                    put_entry(other, record.offset, record.size, code, number, fill=other in filled)
         except QueueGap as gap:
             return gap
         return None
@@ -788,7 +791,7 @@ class Recovery:
         unit = queue.unit(number)
         code = self._dispatcher.tags_code(record)
         if unit is None:
-            return number >= queue.max_offset and queue.put(record.offset, record.size, code, number, fill=True)
+            return number >= queue.max_offset and put_entry(queue, record.offset, record.size, code, number, fill=True)
         if unit[1] != BLANK_SIZE and self._fits(queue, number, unit[0], unit[1]):
             return False
         queue.rewrite(number, record.offset, record.size, code)

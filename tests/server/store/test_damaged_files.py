@@ -16,13 +16,15 @@ from trio.testing import wait_all_tasks_blocked
 
 from triomq_protocol.record.view import RecordView
 from triomq_server.config import StoreConfig
-from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store
+from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store, recovery
 from triomq_server.store.consume_queue import ConsumeQueue
+from triomq_server.store.dispatch import dispatcher
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.entry_layout import BLANK_SIZE, UNIT
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import Segments, StoreDamaged
 from triomq_server.store.flush import flusher
+from triomq_server.store.placement import put_entry
 from triomq_server.wire import to_the_end
 
 MakeConfig = Callable[..., StoreConfig]
@@ -255,15 +257,15 @@ async def test_a_kill_while_first_files_are_built_again_loses_nothing(
             store.append(make_record(n, queue_id=n % QUEUES if n >= 40 else 1))
     disk.remove("/store/consumequeue/T/0/00000000000000000000")
     killed: list[MemoryDisk] = []
-    put = ConsumeQueue.put
 
     def put_and_kill(queue: ConsumeQueue, *arguments: int, fill: bool) -> bool:
-        done = put(queue, *arguments, fill=fill)
+        done = put_entry(queue, *arguments, fill=fill)
         killed.append(disk.after_kill())
         return done
 
     with monkeypatch.context() as patch:
-        patch.setattr(ConsumeQueue, "put", put_and_kill)
+        for module in (dispatcher, recovery):
+            patch.setattr(module, "put_entry", put_and_kill)
         async with open_store(config, disk=disk):
             pass
     assert killed
@@ -619,7 +621,7 @@ async def test_a_kill_while_an_idle_queue_is_built_again_loses_nothing(
     damage_idle_queue(disk, what)
     killed: list[MemoryDisk] = []
 
-    def kill_behind(owner: type, name: str) -> None:
+    def kill_behind(owner: object, name: str) -> None:
         original = getattr(owner, name)
 
         def then_kill(*arguments: Any, **more: Any) -> Any:
@@ -630,8 +632,10 @@ async def test_a_kill_while_an_idle_queue_is_built_again_loses_nothing(
         monkeypatch.setattr(owner, name, then_kill)
 
     with monkeypatch.context():
-        for owner, name in ((ConsumeQueue, "put"), (Segments, "truncate"), (MemoryDisk, "remove")):
-            kill_behind(owner, name)
+        kill_behind(dispatcher, "put_entry")
+        kill_behind(recovery, "put_entry")
+        kill_behind(Segments, "truncate")
+        kill_behind(MemoryDisk, "remove")
         async with open_store(config, disk=disk, clock=clock):
             monkeypatch.undo()
     assert len(killed) > IDLE - 30
@@ -649,10 +653,9 @@ async def test_a_loss_of_power_while_a_long_queue_is_built_again_loses_nothing(
     first = "/store/consumequeue/T/1/00000000000000000000"
     disk.remove(first)
     lost: list[MemoryDisk] = []
-    put = ConsumeQueue.put
 
     def put_and_lose(queue: ConsumeQueue, *arguments: Any, **more: Any) -> bool:
-        done = put(queue, *arguments, **more)
+        done = put_entry(queue, *arguments, **more)
         if queue.max_offset in (100, 200 - IDLE):
             left = disk.after_power_loss(Random(0), written=1)
             left.open(first).buffer[:] = bytes(200)
@@ -660,7 +663,8 @@ async def test_a_loss_of_power_while_a_long_queue_is_built_again_loses_nothing(
         return done
 
     with monkeypatch.context() as patch:
-        patch.setattr(ConsumeQueue, "put", put_and_lose)
+        for module in (dispatcher, recovery):
+            patch.setattr(module, "put_entry", put_and_lose)
         async with open_store(config, disk=disk, clock=clock):
             patch.undo()
     assert lost

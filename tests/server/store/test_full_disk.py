@@ -17,6 +17,7 @@ from triomq_server.store import AppendStatus, NewBatch, NewRecord, open_store
 from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.store.entry_layout import UNIT_BYTES
 from triomq_server.store.files.segments import Segments
+from triomq_server.store.placement import put_entry
 from triomq_server.wire import to_the_end
 
 ROOT = "/store"
@@ -234,11 +235,11 @@ def test_a_record_behind_a_gap_gets_its_entry_when_there_is_space_again() -> Non
     """The disk takes only a part of the blanks for the gap."""
     disk = MemoryDisk(capacity_bytes=4 * 4096)
     queue = ConsumeQueue("T", 0, Segments(disk, f"{ROOT}/consumequeue/T/0", 30_000 * UNIT_BYTES))
-    queue.put(0, 100, 0, 0, fill=True)
+    put_entry(queue, 0, 100, 0, 0, fill=True)
     for _ in range(2):
         with pytest.raises(OSError, match="no space"):
-            queue.put(10**6, 100, 0, 8000, fill=True)
+            put_entry(queue, 10**6, 100, 0, 8000, fill=True)
     disk.capacity_bytes *= 100
-    assert queue.put(10**6, 100, 0, 8000, fill=True)
+    assert put_entry(queue, 10**6, 100, 0, 8000, fill=True)
     assert queue.unit(8000) == (10**6, 100, 0)
     assert queue.max_physical_offset == 10**6 + 100

@@ -31,6 +31,7 @@ from triomq_server.store.dispatch.replay import KEYS_MARK, TAGS_MARK, UNIQUE_KEY
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import Segment
 from triomq_server.store.index import HASHED_KEY, Index
+from triomq_server.store.placement import put_entry
 from triomq_server.store.queue_table import ConsumeQueues, UnusableTopic
 from triomq_server.store.values import AppendResult, Arrival, NewBatch, NewRecord
 
@@ -383,7 +384,7 @@ class Dispatcher:
         queue = self._queue_of(record) if enters_queue(record.sys_flag) else None
         if queue is not None:
             code = self._tags_code(record, text)
-            if queue.put(record.offset, record.size, code, record.queue_offset, fill=fill) and announce:
+            if put_entry(queue, record.offset, record.size, code, record.queue_offset, fill=fill) and announce:
                 self._arrivals.append(
                     Arrival(record.topic, record.queue_id, record.queue_offset + 1, code, record.store_timestamp)
                 )
