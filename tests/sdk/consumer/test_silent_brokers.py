@@ -219,6 +219,34 @@ async def test_a_silent_broker_is_asked_for_the_members_once(
         assert len(brokers[0].requests(code)) <= 4
 
 
+@pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
+@pytest.mark.parametrize("is_silent", [False, True])
+async def test_brokers_that_list_no_members(autojump_clock, group_cluster, brokers, open_consumer, options, is_silent):
+    """They are asked less and less often, each silent one once in a round; but a change is noticed in a few seconds."""
+    code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+    topics = ["T", *(f"T{number}" for number in range(9))]
+    for topic in topics:
+        group_cluster.name_server.add_route(topic, *brokers)
+    async with open_consumer(**options) as consumer:
+        for topic in topics[1:]:
+            await consumer.subscribe(topic)
+        await until(lambda: len(consumer.assignment) == 40)
+        await trio.sleep(60)
+        for broker in brokers:
+            broker.seen.clear()
+            broker.script(code, *[None if is_silent else lambda command: command.answer(1, "no")] * 10_000)
+        rounds = consumer._member.rebalance.rounds
+        await trio.sleep(600)
+        assert consumer._member.rebalance.rounds - rounds > 40, "what else it has to do does not wait for long"
+        asked = sum(len(broker.requests(code)) for broker in brokers)
+        # Two for each topic in a round, or one for each broker.
+        assert asked < 130 * (2 if is_silent else 2 * (len(topics) + 1))
+        for broker in brokers:
+            broker.scripts.clear()
+            broker.consumers.members["G"]["~other"] = object()
+        await until(lambda: len(consumer.assignment) == 20, seconds=7)
+
+
 class SlowOffsets(MemoryOffsets):
     """A user's store that needs some time for each read and commit, and may refuse the queues of a broker."""
 
@@ -448,11 +476,14 @@ async def test_offsets_of_a_consumer_that_was_cut_off(autojump_clock, group_clus
 async def test_a_broker_that_refuses_to_list_the_members_is_a_line_now_and_then(
     autojump_clock, group_cluster, open_consumer, caplog
 ):
-    """And not some for each round, which are a second apart: its access control may stay as it is for hours."""
+    """And not some for each round, which are seconds apart: its access control may stay as it is for hours."""
     caplog.set_level(logging.INFO)
     code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
     group_cluster.broker.script(code, *[lambda command: command.answer(1, "AclException: no")] * 1000)
-    async with open_consumer("lite"):
+    async with open_consumer("lite") as consumer:
+        for number in range(6):
+            group_cluster.name_server.add_route(f"T{number}", group_cluster.broker)
+            await consumer.subscribe(f"T{number}")
         await trio.sleep(60)
     lines = [record.getMessage() for record in caplog.records if "did not list the members of G" in record.getMessage()]
     assert len(group_cluster.broker.requests(code)) > 50

@@ -52,6 +52,10 @@ RETRY_AFTER_S: Final = 1.0
 """The pause before a round that left something undone is repeated: a refused lock, an unknown start, a running
 handler."""
 
+UNLISTED_MAX_S: Final = 5.0
+"""The longest pause before a round is repeated in which no broker listed the members of a topic's group. A broker that
+can be reached again, but does not notify its members of changes, is noticed after that time."""
+
 HAND_OVER_S: Final = 0.1
 """How long a member waits before it takes queues that others may have: these learn of the change at the same time, and
 commit. Otherwise it would begin at the commit before that, several seconds back."""
@@ -122,20 +126,29 @@ def plan_moves(
     return Moves(tuple(revoke), tuple(sorted_queues(wanted - kept)))
 
 
-def pause_after_round(every_s: float, *, done: bool, now: float, missing_since: Iterable[float]) -> float:
+def pause_after_round(
+    every_s: float,
+    *,
+    done: bool,
+    now: float,
+    missing_since: Iterable[float],
+    unlisted_since: Iterable[float] = (),
+) -> float:
     """The seconds until the next round.
 
     Args:
         every_s: seconds between two rounds.
-        done: whether the last round left nothing undone.
+        done: whether the last round left nothing undone except what follows.
         now: the time.
         missing_since: since when subscribed topics have been unknown. One that is created is found about as long
             after that as it had been missing.
+        unlisted_since: since when no broker of a topic has listed the members of the group.
     """
     if not done:
         return min(RETRY_AFTER_S, every_s)
-    missing_s = min((now - at for at in missing_since), default=every_s)
-    return min(max(RETRY_AFTER_S, missing_s), every_s)
+    pauses_s = [now - at for at in missing_since]
+    pauses_s += [min(now - at, UNLISTED_MAX_S) for at in unlisted_since]
+    return min(max(RETRY_AFTER_S, min(pauses_s, default=every_s)), every_s)
 
 
 @attrs.frozen
@@ -211,7 +224,8 @@ class _TopicShare:
         topic: the topic.
         queues: the queues that should be ours; None: leave everything as it is.
         members: the number of members, for the log.
-        done: whether nothing is missing that must be asked for soon.
+        done: whether nothing is missing that must be asked for in a second.
+        is_listed: whether the members are known, if they matter.
         others: the topic's other queues, which other members have.
     """
 
@@ -219,6 +233,7 @@ class _TopicShare:
     queues: tuple[MessageQueue, ...] | None = ()
     members: int = 0
     done: bool = True
+    is_listed: bool = True
     others: frozenset[MessageQueue] = frozenset()
 
 
@@ -240,6 +255,12 @@ class Members:
         self._lines = PeerLog(log)  # a round is repeated every second, and may ask all brokers for each topic
         self._silent_since: dict[str, float] = {}
         """When a broker has last let a request time out, on trio's clock."""
+        self._round_s = 0.0
+        """When this round began, on trio's clock."""
+
+    def begin_round(self) -> None:
+        """Begin another round: a broker that is silent is waited for once in each, and not at each topic."""
+        self._round_s = trio.current_time()
 
     @contextmanager
     def following(self, topics: Callable[[], Collection[str]]) -> Iterator[None]:
@@ -277,6 +298,8 @@ class Members:
         others = [each for of_set in route.addresses.values() for each in of_set.values() if each not in addresses]
         # One that is silent would be waited for at each topic.
         for address in sorted([*addresses, *others], key=self._is_silent):
+            if self._silent_since.get(address, -math.inf) >= self._round_s:
+                continue
             try:
                 return await self._ask(address)
             except MQError as error:
@@ -362,6 +385,10 @@ class Rebalance:
         self._absent: set[str] = set()
         self._missing_since: dict[str, float] = {}
         """Since when a subscribed topic has been unknown, on trio's clock."""
+        self._unlisted_since: dict[str, float] = {}
+        """Since when no broker of a topic has listed the members, on trio's clock."""
+        self._is_done = False
+        """Whether the last round left nothing undone, except for topics that are missing or unlisted."""
         self._twice_since: dict[str, float] = {}
         """When an id was first seen twice, on trio's clock; infinity once that is reported."""
         self._round = trio.Lock()
@@ -399,9 +426,14 @@ class Rebalance:
             with trio.move_on_after(pause_s):
                 await self._woken.wait()
             self._woken = trio.Event()
-            done = self._suspended or await self.rebalance()
+            if not self._suspended:
+                await self.rebalance()
             pause_s = pause_after_round(
-                self._every_s, done=done, now=trio.current_time(), missing_since=self._missing_since.values()
+                self._every_s,
+                done=self._suspended or self._is_done,
+                now=trio.current_time(),
+                missing_since=self._missing_since.values(),
+                unlisted_since=self._unlisted_since.values(),
             )
 
     async def rebalance(self) -> bool:
@@ -412,6 +444,8 @@ class Rebalance:
         """
         async with self._round:
             self.rounds += 1
+            if self._members is not None:
+                self._members.begin_round()
             topics = sorted(self._topics())
             self._missing_since = {topic: at for topic, at in self._missing_since.items() if topic in topics}
             # At once: what follows may wait for brokers.
@@ -420,8 +454,11 @@ class Rebalance:
             )
             shares = [await self._work_out(topic) for topic in topics]
             done &= all(share.done for share in shares)
+            now, unlisted = trio.current_time(), [share.topic for share in shares if not share.is_listed]
+            self._unlisted_since = {topic: self._unlisted_since.get(topic, now) for topic in unlisted}
             done &= await self._apply([share for share in shares if share.queues is not None])
-        return done
+            self._is_done = done
+        return done and not unlisted
 
     async def _work_out(self, topic: str) -> _TopicShare:
         queues = await self._queues(topic)
@@ -460,8 +497,8 @@ class Rebalance:
             await self._beat()
             return _TopicShare(topic, share.queues, count, done=False, others=others)
         self._absent.discard(topic)
-        # If no broker listed the members: ask again soon.
-        return _TopicShare(topic, share.queues, count, done=share.queues is not None or not queues, others=others)
+        done, is_listed = share.queues is not None or not members, bool(members) or not queues
+        return _TopicShare(topic, share.queues, count, done=done, is_listed=is_listed, others=others)
 
     async def _queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
         """A topic's queues, empty for an unknown topic; None if name servers or brokers cannot be reached."""

@@ -167,6 +167,9 @@ class Members:
     def following(self, _topics):
         return nullcontext()
 
+    def begin_round(self):
+        pass
+
     async def of(self, _topic):
         await trio.lowlevel.checkpoint()
         self.asked += 1
@@ -278,6 +281,56 @@ async def test_a_member_that_has_just_joined_is_no_event(autojump_clock) -> None
 def test_pauses_between_rounds(done, missing_since, pause_s) -> None:
     assert pause_after_round(20, done=done, now=100, missing_since=missing_since) == pause_s
     assert pause_after_round(0.5, done=done, now=100, missing_since=missing_since) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("done", "missing_since", "unlisted_since", "pause_s"),
+    [
+        (False, [], [0], 1),
+        (True, [], [100], 1),
+        (True, [], [97], 3),
+        (True, [], [0], 5),
+        (True, [], [0, 98], 2),
+        (True, [98], [0], 2),
+        (True, [0], [97], 3),
+    ],
+)
+def test_pauses_while_members_are_not_listed(done, missing_since, unlisted_since, pause_s) -> None:
+    options = {"done": done, "missing_since": missing_since, "unlisted_since": unlisted_since}
+    assert pause_after_round(20, now=100, **options) == pause_s
+    assert pause_after_round(0.5, now=100, **options) == 0.5
+
+
+async def test_unlisted_members_are_asked_for_less_often_but_refusals_every_second(autojump_clock) -> None:
+    world = World("me")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.rebalance.run)
+        await trio.sleep(0.5)
+        world.members.ids, world.members.asked = None, 0
+        world.rebalance.wake()
+        await trio.sleep(60)
+        assert world.members.asked < 20
+        world.members.ids = ["me", "you"]
+        await trio.sleep(5)
+        assert world.rebalance.owned == set(Q[:2])
+        # The other topic stays unlisted, which must not delay this one.
+        world.topics.add("U")
+        world.routes.routes["U"] = Route("U", [triomq.MessageQueue("U", "broker-b", 0)])
+        listed = world.members.of
+        world.members.of = lambda topic: listed(topic) if topic == "T" else nobody()
+        world.rebalance.wake()
+        await trio.sleep(60)
+        world.members.ids = ["me"]
+        world.assignee.refuses.add(("assigned", Q[3]))
+        await trio.sleep(5.5)
+        world.assignee.refuses.clear()
+        await trio.sleep(1.2)
+        assert world.rebalance.owned == set(Q[:4])
+        nursery.cancel_scope.cancel()
+
+
+async def nobody():
+    await trio.lowlevel.checkpoint()
 
 
 @pytest.mark.parametrize(("topic", "soon"), [("T", True), ("%RETRY%G", False)])
