@@ -274,7 +274,7 @@ def tls_failure(error: BaseException) -> str:
         error: an error of `ssl`, or the one that ended the connection.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"{TLS_FAILED}{error.verify_message or error}: {_VERIFY_CURES.get(error.verify_code, _UNTRUSTED)}"
+        return f"{TLS_FAILED}{error.verify_message or error}: {_VERIFY_CURES.get(error.verify_code, _UNFIT)}"
     reason = getattr(error, "reason", None) or ""
     words = reason.replace("_", " ").lower()
     if any(part in reason for part in _CLIENT_REFUSED):
@@ -291,11 +291,19 @@ TLS_FAILED: Final = "TLS: "
 """The beginning of the texts whose cause `tls_failure` knows."""
 _UNTRUSTED: Final = "it is signed by no authority that is trusted here: give that as ca (--tls-ca)"
 _WRONG_NAME: Final = "dial the server by a name in its certificate, or give check_host_name=False (--tls-any-host-name)"
+_UNFIT: Final = "the server, or its authority, needs another certificate"
+_MALFORMED: Final = (
+    "since Python 3.13 the certificates of servers and authorities must follow RFC 5280: make a new one; an authority's may "
+    "keep its key and name, so that those signed by it stay valid"
+)
 _VERIFY_CURES: Final = {
+    **dict.fromkeys((2, 7, 18, 19, 20, 21), _UNTRUSTED),
     9: "check the clocks of both machines",
     10: "the server needs a new certificate",
     62: _WRONG_NAME,
     64: _WRONG_NAME,
+    # Those of `ssl.VERIFY_X509_STRICT`.
+    **dict.fromkeys(range(80, 95), _MALFORMED),
 }
 """Causes by the numbers of OpenSSL's `X509_V_ERR_*`."""
 _CLIENT_REFUSED: Final = (

@@ -7,7 +7,7 @@ from typing import Final
 
 _CERT_HAS_EXPIRED: Final = 10
 _CERT_NOT_YET_VALID: Final = 9
-_UNKNOWN_AUTHORITY: Final = frozenset({2, 18, 19, 20, 21})
+_UNKNOWN_AUTHORITY: Final = frozenset({2, 7, 18, 19, 20, 21})
 _OTHER_NAME: Final = frozenset({62, 64})
 """Numbers of OpenSSL's `X509_V_ERR_*`."""
 
@@ -60,9 +60,9 @@ def dialling_failure(error: BaseException) -> str:
             return f"TLS: {message}: renew the certificate of that server"
         if error.verify_code == _CERT_NOT_YET_VALID:
             return f"TLS: {message}: check the clocks of both machines"
-        return (
-            f"TLS: {message}: tls.client.trustCertPath (--tls-ca) must have the authority of that server's certificate"
-        )
+        if _unknown(error):
+            return f"TLS: {message}: tls.client.trustCertPath (--tls-ca) must have the authority of that server's certificate"
+        return f"TLS: {message}: that server, or its authority, needs another certificate"
     reason = getattr(error, "reason", None) or ""
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
         return (

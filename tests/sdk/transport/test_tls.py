@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from contextlib import suppress
 
@@ -10,6 +11,7 @@ import trio
 
 import triomq
 from triomq import errors
+from triomq._transport.dialing import tls_failure
 from triomq_protocol.wire.frame import FrameDecoder
 
 trustme = pytest.importorskip("trustme")
@@ -81,3 +83,32 @@ async def test_not_verifying_has_to_be_asked_for(name_server):
 def test_a_context_decides_itself_what_it_verifies():
     with pytest.raises(errors.InvalidCall, match="a context or other arguments, not both"):
         triomq.plugins.tls_dialer(ssl.create_default_context(), insecure=True)
+
+
+def rejected(code, message):
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_code, error.verify_message = code, message
+    return error
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "cure"),
+    [
+        (7, "certificate signature failure", "give that as ca"),
+        (9, "certificate is not yet valid", "check the clocks"),
+        (10, "certificate has expired", "the server needs a new certificate"),
+        (18, "self-signed certificate", "give that as ca"),
+        (26, "unsuitable certificate purpose", "the server, or its authority, needs another certificate"),
+        (64, "IP address mismatch", "check_host_name=False"),
+        (66, "EE certificate key too weak", "the server, or its authority, needs another certificate"),
+        (79, "invalid CA certificate", "the server, or its authority, needs another certificate"),
+        (85, "Missing Authority Key Identifier", "since Python 3.13 .* must follow RFC 5280: make a new one"),
+        (
+            92,
+            "CA cert does not include key usage extension",
+            "since Python 3.13 .* must follow RFC 5280: make a new one",
+        ),
+    ],
+)
+def test_each_certificate_that_is_rejected_has_its_cure(code, message, cure):
+    assert re.search(rf"^TLS: {message}: .*{cure}", tls_failure(rejected(code, message)))
