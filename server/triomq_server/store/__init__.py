@@ -4,7 +4,7 @@ from triomq_server.store.commitlog import CLOCK_STEP_BACK_MS
 from triomq_server.store.files.segments import StoreDamaged
 from triomq_server.store.message_store import HALF_CUT, MessageStore
 from triomq_server.store.opening import open_store, wall_ms
-from triomq_server.store.recovery import RecoveryReport
+from triomq_server.store.recovery.recovery import RecoveryReport
 from triomq_server.store.values import (
     AppendResult,
     AppendStatus,

@@ -39,7 +39,7 @@ from triomq_server.store.queue_removal import QueueRemoval
 from triomq_server.store.queue_table import ConsumeQueues, UnusableTopic
 from triomq_server.store.reading import lookup, tail
 from triomq_server.store.reading import queue_reads as reading
-from triomq_server.store.recovery import RecoveryReport
+from triomq_server.store.recovery.recovery import RecoveryReport
 from triomq_server.store.removed_queues import RemovedQueues
 from triomq_server.store.repair.entry_repair import EntryRepair
 from triomq_server.store.retention import Cleaner, LocalTime

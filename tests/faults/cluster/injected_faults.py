@@ -15,7 +15,7 @@ from triomq_server.replication.divergence import LogRelation
 from triomq_server.replication.master import HaMaster
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.flush.flusher import Flusher
-from triomq_server.store.recovery import Recovery
+from triomq_server.store.recovery.recovery import Recovery
 
 Put = Callable[[Any, str, object], None]
 """`setattr`, or one that can be undone."""

@@ -16,7 +16,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from triomq_protocol.record.view import RecordView
 from triomq_server.config import StoreConfig
-from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store, recovery
+from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store
 from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.store.dispatch import dispatcher
 from triomq_server.store.dispatch.dispatcher import Dispatcher
@@ -25,6 +25,7 @@ from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import Segments, StoreDamaged
 from triomq_server.store.flush import flusher
 from triomq_server.store.placement import put_entry
+from triomq_server.store.recovery import recovery
 from triomq_server.wire import to_the_end
 
 MakeConfig = Callable[..., StoreConfig]

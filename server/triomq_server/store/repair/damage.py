@@ -173,3 +173,19 @@ def write_copy(disk: Disk, path: str, data: bytes) -> None:
             number += 1
         disk.replace(path, f"{path}.{number}")
     disk.write(path, data)
+
+
+def damaged_folder(root: str) -> str:
+    """Where a start puts copies of what readers of this store lose."""
+    return f"{root}/triomq/damaged"
+
+
+def written_bytes(rest: memoryview) -> int:
+    """Length of `rest` without the zeros at its end."""
+    step = 1 << 16
+    zeros = bytes(step)
+    for start in range((len(rest) - 1) // step * step, -1, -step):
+        part = rest[start : start + step]
+        if part != zeros[: len(part)]:
+            return start + len(bytes(part).rstrip(b"\0"))
+    return 0

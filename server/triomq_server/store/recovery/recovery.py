@@ -1,4 +1,4 @@
-"""Recovery: finds the end of the log, and makes queues and index agree with it (docs/protocol/store.md §14).
+"""The steps of recovery, and what dispatch has to do again (docs/protocol/store.md §14).
 
 Records before a corrupt one are never dropped. Sound records after it are kept too (see `repair.damage`), unless they
 may be remains of unflushed bytes after a power failure. The report states the log's new end and the reason. Recovery is
@@ -14,8 +14,7 @@ import msgspec
 
 from triomq_protocol.checksum import raw_crc32
 from triomq_protocol.record.check import Finding, LogRecord, read_record
-from triomq_protocol.record.encode import write_blank
-from triomq_protocol.record.layout import BLANK_MAGIC, FIXED_BYTES, MARK, MESSAGE_MAGIC
+from triomq_protocol.record.layout import FIXED_BYTES, MARK, MESSAGE_MAGIC
 from triomq_server.compiled import USED as COMPILED
 from triomq_server.config import StoreConfig
 from triomq_server.disk import Disk
@@ -25,14 +24,16 @@ from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.entries import MULTI_MARK, entry_fits, further_number, number_in
 from triomq_server.store.entry_layout import BLANK_SIZE, UNIT, UNIT_BYTES
 from triomq_server.store.files.checkpoint import Checkpoint
-from triomq_server.store.files.segments import Segment, missing_text, segment_name
+from triomq_server.store.files.segments import Segment
 from triomq_server.store.index import Index
 from triomq_server.store.notes.queue_rebuild import QueueRebuild
 from triomq_server.store.notes.repaired import repaired_parts
 from triomq_server.store.placement import QueueGap, put_entry
 from triomq_server.store.queue_table import ConsumeQueues
+from triomq_server.store.recovery.log_walk import LogWalk
+from triomq_server.store.recovery.missing_files import bridge_missing
 from triomq_server.store.removed_queues import RemovedQueue
-from triomq_server.store.repair.damage import Sound, bridge, copy_aside, next_sound, write_copy
+from triomq_server.store.repair.damage import Sound, bridge, copy_aside, damaged_folder, next_sound, written_bytes
 
 if COMPILED:
     from triomq_server.compiled import recovery as compiled_recovery
@@ -44,8 +45,6 @@ _BYTES_PER_STEP = 1 << 23
 _QUEUES_PER_STEP = 64
 _FILES_CHECKED_AFTER_CLEAN_STOP = 3
 _OTHER_BYTES = 1 << 16
-_MOST_BRIDGED = 1000
-"""Missing files of the log that a start puts others in place of: more are no loss but a stray file."""
 
 
 def first_after_clean_stop(segments: list[Segment]) -> int:
@@ -110,15 +109,15 @@ class Recovery:
         self._checkpoint = checkpoint
         self._dispatcher = dispatcher
         self._disk = disk
+        self._damaged_folder = damaged_folder(config.store_path_root_dir)
         self._clean = clean
         self._whole = whole
         """Whether all of the log is checked and dispatched, whatever is known to be on the disk."""
         self._same_boot = same_boot
         self._may_be_torn = may_be_torn
         """Whether the log's last record may lack its last bytes."""
+        self._walk = LogWalk(log.segments, compat_49=config.compat_49)
         self._damaged: list[tuple[int, int]] = []
-        self._passed_over: set[int] = set()
-        """Log offsets of damage in front of the checked part that has been reported."""
         self._reindex_from = reindex_from
         self._queue_rebuild = queue_rebuild
         self._records = 0
@@ -132,7 +131,9 @@ class Recovery:
         if not segments:
             yield from self._forget_everything()
             return
-        self._bridge_missing()
+        self._damaged += bridge_missing(
+            self._commitlog.segments, self._disk, self._damaged_folder, is_allowed=not self._config.compat_49
+        )
         first = self._first_to_check(segments)
         checked_from = segments[first].base
         without_files = [queue for queue in self._queues if not queue.segments.items]
@@ -241,74 +242,6 @@ class Recovery:
             if number % _QUEUES_PER_STEP == 0:
                 yield
 
-    def _bridge_missing(self) -> None:
-        """Say which files the log lacks, and put files without records in their place, so that all readers can walk on.
-
-        An empty file of the same name in `triomq/damaged` shows a later start, and a repair, that it is not a file of the
-        log's own.
-        """
-        log = self._commitlog.segments
-        folder = f"{self._config.store_path_root_dir}/triomq/damaged"
-        size = log.size
-        gaps = [
-            (before.end, after.base)
-            for before, after in zip(log.items, log.items[1:], strict=False)
-            if before.end < after.base
-        ]
-        for begin, end in gaps:
-            bridged = (
-                not self._config.compat_49 and (end - begin) % size == 0 and (end - begin) // size <= _MOST_BRIDGED
-            )
-            try:
-                for base in range(begin, end, size) if bridged else ():
-                    self._disk.make_directory(folder)
-                    write_copy(self._disk, f"{folder}/{segment_name(base)}", b"")
-                    segment = log.build(base, MARK.size)
-                    write_blank(segment.buffer, 0, size)
-                    segment.position = size
-                    log.insert(segment)
-            except OSError as error:
-                _log.error("no file can be put in place of a missing one: %s", error)
-            self._damaged.append((begin, end))
-            self._tell_missing(begin, end)
-        reported = {base for begin, end in gaps for base in range(begin, end, size)}
-        for name in self._disk.list(folder) if self._disk.exists(folder) else ():
-            base = int(name) if name.isascii() and name.isdigit() else -1
-            there = log.find(base) if base >= 0 and not base % size and base not in reported else None
-            if there is None:
-                continue
-            if there is not log.items[-1] and not self._disk.size(f"{folder}/{name}"):
-                self._finish_bridge(there)
-            if MARK.unpack_from(there.buffer, 0) == (size, BLANK_MAGIC):
-                self._tell_missing(base, there.end)
-
-    @staticmethod
-    def _finish_bridge(segment: Segment) -> None:
-        """Write the mark of a file that an earlier start has put in place of a missing one, if a kill or a loss of power came
-        before it: no walk gets across zeros. OSError.
-
-        A file with content is the log's own, with a damaged beginning: an empty file of its name is also what a kill or a
-        full disk leaves of a copy of its first bytes.
-        """
-        if any(segment.buffer[: MARK.size]):
-            return
-        content = memoryview(segment.buffer)[: segment.file.content_end(0, segment.size)]
-        is_empty = not written_bytes(content)
-        content.release()
-        if is_empty:
-            segment.file.reserve(0, MARK.size)
-            write_blank(segment.buffer, 0, segment.size)
-            segment.changed_from(0)
-
-    def _tell_missing(self, begin: int, end: int) -> None:
-        _log.critical(
-            "%s in %s: %d bytes from log offset %d to %d, and all messages in them, are lost to readers. What lies before "
-            "and behind stays readable, and nothing has been deleted. To get them back, stop the broker and put the files "
-            "there again from a copy, or have `triomq admin repair-store` fetch them from another broker of the set",
-            missing_text(begin, end, self._commitlog.segments.size), self._commitlog.segments.directory, end - begin, begin,
-            end,
-        )  # fmt: skip
-
     def _doubt(self, without_files: list[ConsumeQueue]) -> None:
         """Have a queue whose directory is empty built again. A kill leaves such a one only to a queue with a record in the
         checked part of the log, which dispatch comes to."""
@@ -387,7 +320,7 @@ class Recovery:
                 if size > 0 and offset > max(self._commitlog.min_offset, queue.removed_before):
                     lacking[queue.topic, queue.queue_id] = queue, offset
         end = max((offset for _, offset in lacking.values()), default=0)
-        for record in self._records_between(self._commitlog.min_offset, end) if lacking else ():
+        for record in self._walk.records_between(self._commitlog.min_offset, end) if lacking else ():
             if record is None:
                 yield
                 continue
@@ -575,7 +508,7 @@ class Recovery:
         sound = yield from next_sound(segments, n, at, self._commitlog.store_timestamp, self._checkpoint.log_offset)
         if sound is None:
             return None
-        folder = f"{self._config.store_path_root_dir}/triomq/damaged"
+        folder = self._damaged_folder
         start, stop = segments[n].base + at, segments[sound.index].base + sound.at
         if self._checkpoint.log_offset:
             flushed = stop <= self._checkpoint.log_offset
@@ -663,7 +596,7 @@ class Recovery:
         """Index again the records of index files that could not be kept, up to where dispatch begins."""
         if self._reindex_from is None or self._config.compat_49:
             return
-        for record in self._records_between(self._reindex_from, before):
+        for record in self._walk.records_between(self._reindex_from, before):
             if record is not None:
                 self._dispatcher.index_record(record)
             else:
@@ -695,7 +628,7 @@ class Recovery:
             damaged: as for `_dispatch`.
             filled: the queues that have been begun again, whose gaps are left blank.
         """
-        for record in self._records_between(begin, end):
+        for record in self._walk.records_between(begin, end):
             if record is None:
                 self._dispatcher.update_index()
                 yield
@@ -770,7 +703,7 @@ class Recovery:
         """Give the records of repaired parts of the log their queue entries again, which are blank by now."""
         restored: dict[ConsumeQueue, list[int]] = {}
         for start, stop in repaired_parts(self._disk, self._config.store_path_root_dir):
-            for record in self._records_between(start, min(stop, end)):
+            for record in self._walk.records_between(start, min(stop, end)):
                 if record is None:
                     yield
                 elif record.offset >= start and enters_queue(record.sys_flag):
@@ -796,69 +729,6 @@ class Recovery:
             return False
         queue.rewrite(number, record.offset, record.size, code)
         return True
-
-    def _records_between(self, begin: int, end: int) -> Generator[LogRecord | None, None, None]:
-        """The records of a range of the log, without damaged ones; now and then None. A range that begins inside a record is
-        widened."""
-        if begin >= end:
-            return  # there is no record at the log's end, either
-        seen = 0
-        segment, at = self._begin_of_walk(begin)
-        while segment is not None and segment.base + at < end:
-            found = read_record(
-                segment.buffer, at, min(segment.size, end - segment.base), segment.base + at, check_crc=False
-            )
-            if isinstance(found, LogRecord):
-                yield found
-                at += found.size
-            elif found is Finding.BLANK:
-                at = segment.size
-            else:
-                sound = yield from self._behind_damage(segment, at, end, found)
-                if sound is None:
-                    return
-                segment, at = sound
-            seen += 1
-            if seen % _RECORDS_PER_STEP == 0:
-                yield None
-            if at >= segment.size:
-                segment, at = self._commitlog.segments.following(segment), 0
-
-    def _begin_of_walk(self, begin: int) -> tuple[Segment | None, int]:
-        segment = self._commitlog.segments.find(begin)
-        if segment is None and self._commitlog.segments.items:
-            segment = self._commitlog.segments.items[0] if begin < self._commitlog.min_offset else None
-        at = 0 if segment is None else max(0, begin - segment.base)
-        if segment is not None and at and self._is_no_record(segment, at):
-            at = 0
-        return segment, at
-
-    def _behind_damage(
-        self, segment: Segment, at: int, end: int, found: Finding
-    ) -> Generator[None, None, tuple[Segment, int] | None]:
-        """Where the log is sound again before `end`. A part of the log that this start has not checked may be damaged."""
-        if self._config.compat_49:
-            return None
-        items = self._commitlog.segments.items
-        here = items[items.index(segment) :]
-        sound = yield from next_sound(here, 0, at, 0)
-        if sound is None:
-            return None
-        start, behind = segment.base + at, here[sound.index]
-        if behind.base + sound.at >= end:
-            return None
-        if start not in self._passed_over:
-            self._passed_over.add(start)
-            _log.error(
-                "the log holds %s at offset %d: queues and index that are built again get no entries for the %d bytes up to "
-                "the next sound record", found.value, start, behind.base + sound.at - start,
-            )  # fmt: skip
-        return behind, sound.at
-
-    @staticmethod
-    def _is_no_record(segment: Segment, at: int) -> bool:
-        found = read_record(segment.buffer, at, segment.size, segment.base + at, check_crc=False)
-        return not isinstance(found, LogRecord) and found is not Finding.BLANK
 
     def _conclude(
         self,
@@ -901,14 +771,3 @@ def looks_torn(buffer: object, end: int, size: int, properties: bytes) -> bool:
     behind = bytes(view[end : min(end + MARK.size, size)])
     view.release()
     return not any(behind)
-
-
-def written_bytes(rest: memoryview) -> int:
-    """Length of `rest` without the zeros at its end."""
-    step = 1 << 16
-    zeros = bytes(step)
-    for start in range((len(rest) - 1) // step * step, -1, -step):
-        part = rest[start : start + step]
-        if part != zeros[: len(part)]:
-            return start + len(bytes(part).rstrip(b"\0"))
-    return 0
