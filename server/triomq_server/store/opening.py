@@ -23,7 +23,8 @@ from triomq_server.store.notes.index_rebuild import forget_rebuild, note_rebuild
 from triomq_server.store.notes.last_run import last_run, note_run
 from triomq_server.store.notes.noted_offset import forget_offset, noted_offset
 from triomq_server.store.notes.repaired import forget_repaired
-from triomq_server.store.recovery.recovery import Recovery, first_after_clean_stop
+from triomq_server.store.recovery.log_check import first_after_clean_stop
+from triomq_server.store.recovery.recovery import Recovery
 from triomq_server.store.retention import LocalTime
 
 _log = logging.getLogger(__name__)

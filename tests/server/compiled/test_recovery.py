@@ -16,7 +16,7 @@ from triomq_protocol.record.layout import field_offset
 from triomq_server.compiled import USED
 from triomq_server.store.commitlog import enters_queue
 from triomq_server.store.entry_layout import BLANK_SIZE, UNIT, UNIT_BYTES, pass_entries_one_by_one
-from triomq_server.store.recovery.recovery import looks_torn
+from triomq_server.store.recovery.log_check import looks_torn
 
 pytestmark = pytest.mark.skipif(not USED, reason="no compiled modules in this installation")
 

@@ -12,9 +12,7 @@ from collections.abc import Generator
 
 import msgspec
 
-from triomq_protocol.checksum import raw_crc32
 from triomq_protocol.record.check import Finding, LogRecord, read_record
-from triomq_protocol.record.layout import FIXED_BYTES, MARK, MESSAGE_MAGIC
 from triomq_server.compiled import USED as COMPILED
 from triomq_server.config import StoreConfig
 from triomq_server.disk import Disk
@@ -24,32 +22,24 @@ from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.entries import MULTI_MARK, entry_fits, further_number, number_in
 from triomq_server.store.entry_layout import BLANK_SIZE, UNIT, UNIT_BYTES
 from triomq_server.store.files.checkpoint import Checkpoint
-from triomq_server.store.files.segments import Segment
 from triomq_server.store.index import Index
 from triomq_server.store.notes.queue_rebuild import QueueRebuild
 from triomq_server.store.notes.repaired import repaired_parts
 from triomq_server.store.placement import QueueGap, put_entry
 from triomq_server.store.queue_table import ConsumeQueues
+from triomq_server.store.recovery.log_check import LogCheck
 from triomq_server.store.recovery.log_walk import LogWalk
 from triomq_server.store.recovery.missing_files import bridge_missing
 from triomq_server.store.removed_queues import RemovedQueue
-from triomq_server.store.repair.damage import Sound, bridge, copy_aside, damaged_folder, next_sound, written_bytes
+from triomq_server.store.repair.damage import damaged_folder
 
 if COMPILED:
     from triomq_server.compiled import recovery as compiled_recovery
 
 _log = logging.getLogger(__name__)
 
-_RECORDS_PER_STEP = 2000
 _BYTES_PER_STEP = 1 << 23
 _QUEUES_PER_STEP = 64
-_FILES_CHECKED_AFTER_CLEAN_STOP = 3
-_OTHER_BYTES = 1 << 16
-
-
-def first_after_clean_stop(segments: list[Segment]) -> int:
-    """The number in the list of the first log file that a start after a clean stop checks."""
-    return max(0, len(segments) - _FILES_CHECKED_AFTER_CLEAN_STOP)
 
 
 class RecoveryReport(msgspec.Struct, frozen=True):
@@ -109,20 +99,16 @@ class Recovery:
         self._checkpoint = checkpoint
         self._dispatcher = dispatcher
         self._disk = disk
-        self._damaged_folder = damaged_folder(config.store_path_root_dir)
         self._clean = clean
         self._whole = whole
         """Whether all of the log is checked and dispatched, whatever is known to be on the disk."""
-        self._same_boot = same_boot
-        self._may_be_torn = may_be_torn
-        """Whether the log's last record may lack its last bytes."""
         self._walk = LogWalk(log.segments, compat_49=config.compat_49)
-        self._damaged: list[tuple[int, int]] = []
         self._reindex_from = reindex_from
         self._queue_rebuild = queue_rebuild
-        self._records = 0
-        self._last_records: dict[tuple[str, int], tuple[int, int, int]] = {}
-        """Of the last record read for each topic and queue: queue offset, log offset, size."""
+        self._log_check = LogCheck(
+            config, log, checkpoint, disk,
+            clean=clean, same_boot=same_boot, may_be_torn=may_be_torn, whole=whole,
+        )  # fmt: skip
         self.report: RecoveryReport | None = None
 
     def steps(self) -> Steps:
@@ -131,20 +117,23 @@ class Recovery:
         if not segments:
             yield from self._forget_everything()
             return
-        self._damaged += bridge_missing(
-            self._commitlog.segments, self._disk, self._damaged_folder, is_allowed=not self._config.compat_49
+        self._log_check.damaged += bridge_missing(
+            self._commitlog.segments,
+            self._disk,
+            damaged_folder(self._config.store_path_root_dir),
+            is_allowed=not self._config.compat_49,
         )
-        first = self._first_to_check(segments)
+        first = self._log_check.first_to_check(segments)
         checked_from = segments[first].base
         without_files = [queue for queue in self._queues if not queue.segments.items]
         yield from self._recover_queues(self._queues_unsafe_from(checked_from))
-        end, finding = yield from self._check(segments[first:])
-        for start, stop in self._damaged:
+        end, finding = yield from self._log_check.check(segments[first:])
+        for start, stop in self._log_check.damaged:
             for queue in self._queues:
                 queue.blank(start, stop)
                 yield
-        unfinished_end = self._unfinished_end(end)
-        dropped, deleted = self._cut(checked_from, end, finding)
+        unfinished_end = self._log_check.unfinished_end(end)
+        dropped, deleted = self._log_check.cut(checked_from, end, finding)
 
         yield from self._cut_queues(end, unfinished_end)
         removed = yield from self._cut_index(end)
@@ -182,18 +171,6 @@ class Recovery:
             yield from queue.recover(unsafe_from)
             if number % _QUEUES_PER_STEP == 0:
                 yield
-
-    def _unfinished_end(self, end: int) -> int:
-        """Up to where the log's bytes behind `end` may be the beginning of a record, and no more: a slave has its master's
-        bytes forced to the disk as they come."""
-        segment = self._commitlog.segments.find(end)
-        if segment is None or not self._may_be_torn:
-            return end
-        size, space = 0, segment.end - end
-        if space >= MARK.size:
-            size, magic = MARK.unpack_from(segment.buffer, end - segment.base)
-            size = size if magic == MESSAGE_MAGIC and size <= space else 0
-        return end + max(size, FIXED_BYTES) - 1
 
     def _cut_queues(self, end: int, unfinished_end: int) -> Steps:
         """Drop what the queues know of messages that the log does not have."""
@@ -246,7 +223,7 @@ class Recovery:
         """Have a queue whose directory is empty built again. A kill leaves such a one only to a queue with a record in the
         checked part of the log, which dispatch comes to."""
         for queue in without_files:
-            if (queue.topic, queue.queue_id) not in self._last_records:
+            if (queue.topic, queue.queue_id) not in self._log_check.last_records:
                 self._found_without_files(queue)
 
     @staticmethod
@@ -270,7 +247,7 @@ class Recovery:
         of a queue is compared with its record if that has just been read: reading others may take a seek each.
         """
         compared = 0
-        for where, (number, offset, record_bytes) in self._last_records.items():
+        for where, (number, offset, record_bytes) in self._log_check.last_records.items():
             queue = self._queues.get(*where)
             compared += 1
             if compared % _QUEUES_PER_STEP == 0:
@@ -431,152 +408,6 @@ class Recovery:
             self._index.destroy()
         self._commitlog.reset_to_segments()
         self._conclude(0, 0, Finding.NOTHING, 0, (), 0, 0)
-
-    def _first_to_check(self, segments: list[Segment]) -> int:
-        """After a clean stop the third-last file; else the last one whose beginning the checkpoint covers.
-
-        The times alone do not decide where they go back in the log: a file that the disk has by chance may begin before the
-        checkpoint's time, although what precedes it was not known to be in the queues.
-        """
-        if self._whole:
-            return 0
-        if self._clean:
-            return first_after_clean_stop(segments)
-        safe = self._checkpoint.min_timestamp
-        if self._config.message_index_enable and self._config.message_index_safe:
-            safe = self._checkpoint.min_timestamp_index
-        last = len(segments) - 1
-        covered = min(self._checkpoint.log_offset, self._checkpoint.queues_offset)
-        if covered and not self._config.compat_49:
-            while last > 0 and segments[last].base > covered:
-                last -= 1
-        for n in range(last, -1, -1):
-            record = read_record(segments[n].buffer, 0, segments[n].size, segments[n].base, check_crc=False)
-            if isinstance(record, LogRecord) and 0 < record.store_timestamp <= safe:
-                return n
-        return 0
-
-    def _check(self, segments: list[Segment]) -> Generator[None, None, tuple[int, Finding]]:
-        """Walk record by record; returns the end of the good records and the finding there."""
-        n = at = 0
-        while n < len(segments):
-            segment = segments[n]
-            at, found = yield from self._check_run(segment, at)
-            if found is Finding.BLANK:
-                # The filler belongs to the log, also when no file follows: slaves own its bytes already.
-                n, at = n + 1, 0
-                continue
-            sound = yield from self._get_across(segments, n, at, found)
-            if sound is None:
-                return segment.base + at, found
-            n, at = sound.index, sound.at
-        return segments[-1].end, Finding.NOTHING
-
-    def _check_run(self, segment: Segment, at: int) -> Generator[None, None, tuple[int, Finding]]:
-        """Walk through one file; returns the first position without a good record, and the finding there."""
-        check_crc = self._config.check_crc_on_recover
-        buffer, last_records = segment.buffer, self._last_records
-        while True:
-            if COMPILED:
-                at, passed, store_timestamp = compiled_recovery.pass_records(
-                    buffer, at, segment.size, segment.base, _BYTES_PER_STEP, raw_crc32 if check_crc else None,
-                    self._may_be_torn, last_records,
-                )  # fmt: skip
-                if passed:
-                    self._records += passed
-                    self._commitlog.store_timestamp = store_timestamp
-                    yield
-            found = read_record(buffer, at, segment.size, segment.base + at, check_crc=check_crc)
-            if not isinstance(found, LogRecord):
-                return at, found
-            if self._may_be_torn and looks_torn(buffer, at + found.size, segment.size, found.properties):
-                return at, Finding.TORN
-            at += found.size
-            self._records += 1
-            if enters_queue(found.sys_flag):
-                last_records[found.topic, found.queue_id] = found.queue_offset, found.offset, found.size
-            self._commitlog.store_timestamp = found.store_timestamp
-            if self._records % _RECORDS_PER_STEP == 0:
-                yield
-
-    def _get_across(
-        self, segments: list[Segment], n: int, at: int, found: Finding
-    ) -> Generator[None, None, Sound | None]:
-        """Move damage in the middle of the log aside; None if no sound records follow, or none that are to be kept."""
-        if self._config.compat_49:
-            return None
-        sound = yield from next_sound(segments, n, at, self._commitlog.store_timestamp, self._checkpoint.log_offset)
-        if sound is None:
-            return None
-        folder = self._damaged_folder
-        start, stop = segments[n].base + at, segments[sound.index].base + sound.at
-        if self._checkpoint.log_offset:
-            flushed = stop <= self._checkpoint.log_offset
-        else:
-            flushed = sound.store_timestamp is not None and sound.store_timestamp < self._checkpoint.physic_timestamp
-        keep = (self._clean or self._same_boot or flushed) and not self._is_unfinished_batch(segments, n, found, sound)
-        last = len(segments) - 1
-        copy_aside(
-            self._disk, folder, segments, n, at, (sound.index, sound.at) if keep else (last, segments[last].size)
-        )
-        if not keep or not bridge(segments, n, at, sound, self._commitlog.store_timestamp):
-            _log.error(
-                "the log holds %s at offset %d, and what lies behind was not written or not flushed to its end before "
-                "the process or the machine went down: it is cut off and copied to %s", found.value, start, folder,
-            )  # fmt: skip
-            return None
-        self._damaged.append((start, stop))
-        _log.error(
-            "the log holds %s at offset %d: %d bytes up to the next sound record are lost to readers and copied to %s; "
-            "`triomq admin repair-store` fetches them from another broker of the set",
-            found.value, start, stop - start, folder,
-        )  # fmt: skip
-        return sound
-
-    def _is_unfinished_batch(self, segments: list[Segment], n: int, found: Finding, sound: Sound) -> bool:
-        """Whether the bytes after this position are a batch whose first eight bytes were still missing when the process was
-        killed: it was never acknowledged, and a batch is stored as a whole or not at all.
-
-        Such a batch was the last write, and its records have one queue and one store time.
-        """
-        if self._clean or found is not Finding.NOTHING or sound.index != n:
-            return False
-        segment, end = segments[n], sound.at
-        batch: tuple[str, int, int] | None = None
-        while isinstance(
-            record := read_record(segment.buffer, end, segment.size, segment.base + end, check_crc=False), LogRecord
-        ):
-            this = (record.topic, record.queue_id, record.store_timestamp)
-            if this != (batch or this):
-                return False
-            batch = this
-            end += record.size
-        return record is Finding.NOTHING
-
-    def _cut(self, checked_from: int, end: int, finding: Finding) -> tuple[int, tuple[str, ...]]:
-        log = self._commitlog
-        segment = log.segments.find(end)
-        dropped = 0
-        if segment is not None:
-            at, reach = end - segment.base, segment.size
-            if finding is Finding.NOTHING:
-                # Mostly true zeros; a record whose first bytes were lost would end within this reach.
-                reach = min(reach, at + self._config.max_message_size + _OTHER_BYTES)
-            rest = memoryview(segment.buffer)[at : segment.file.content_end(at, reach)]
-            dropped = written_bytes(rest)
-            rest.release()
-        deleted = []
-        for behind in log.segments.items:
-            if behind.base > end and any(behind.buffer[: MARK.size]):  # files prepared ahead are empty, and no loss
-                deleted.append(behind.path)
-                dropped += behind.size
-        log.truncate(end)
-        if not self._clean:
-            # Bytes that a killed process wrote may still be in memory only.
-            for kept in log.segments.items:
-                kept.flushed = 0 if kept.base >= checked_from else kept.flushed
-        log.reset_to_segments()
-        return dropped, tuple(deleted)
 
     def _cut_index(self, end: int) -> Generator[None, None, int]:
         if self._index is None or self._config.compat_49:
@@ -742,8 +573,8 @@ class Recovery:
     ) -> None:
         stopped_by = "nothing" if finding is Finding.NOTHING else finding.value
         self.report = RecoveryReport(
-            self._clean, begin, end, self._records, stopped_by, dropped, deleted, dispatched, removed,
-            tuple(self._damaged),
+            self._clean, begin, end, self._log_check.records, stopped_by, dropped, deleted, dispatched, removed,
+            tuple(self._log_check.damaged),
         )  # fmt: skip
         if dropped or deleted:
             _log.error(
@@ -752,22 +583,7 @@ class Recovery:
             )  # fmt: skip
         elif not self._clean:
             _log.warning(
-                "the store had not been closed cleanly; %d records checked, the log ends at %d", self._records, end
+                "the store had not been closed cleanly; %d records checked, the log ends at %d",
+                self._log_check.records,
+                end,
             )
-
-
-def looks_torn(buffer: object, end: int, size: int, properties: bytes) -> bool:
-    """Whether a record that passes every other test lost its last bytes.
-
-    The checksum does not cover the properties. After a power failure their page may be missing, and a copy of
-    replicated bytes may have been interrupted in them: then zeros end the record, and nothing is behind it.
-    """
-    if not properties or properties[-1]:
-        return False
-    zeros = len(properties) - len(properties.rstrip(b"\0"))
-    if zeros < min(4, len(properties)) and zeros < end % 4096:
-        return False
-    view = memoryview(buffer)  # type: ignore[arg-type]
-    behind = bytes(view[end : min(end + MARK.size, size)])
-    view.release()
-    return not any(behind)

@@ -27,7 +27,8 @@ from triomq_server.store import MessageStore, NewBatch, NewRecord, ReadStatus, S
 from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.files.checkpoint import Checkpoint
-from triomq_server.store.recovery.recovery import Recovery, looks_torn
+from triomq_server.store.recovery.log_check import looks_torn
+from triomq_server.store.recovery.recovery import Recovery
 from triomq_server.store.repair.damage import written_bytes
 from triomq_server.wire import to_the_end
 
