@@ -25,7 +25,7 @@ from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import Segments, StoreDamaged
 from triomq_server.store.flush import flusher
 from triomq_server.store.placement import put_entry
-from triomq_server.store.recovery import recovery
+from triomq_server.store.recovery import queue_check, recovery
 from triomq_server.wire import to_the_end
 
 MakeConfig = Callable[..., StoreConfig]
@@ -265,7 +265,7 @@ async def test_a_kill_while_first_files_are_built_again_loses_nothing(
         return done
 
     with monkeypatch.context() as patch:
-        for module in (dispatcher, recovery):
+        for module in (dispatcher, queue_check, recovery):
             patch.setattr(module, "put_entry", put_and_kill)
         async with open_store(config, disk=disk):
             pass
@@ -634,6 +634,7 @@ async def test_a_kill_while_an_idle_queue_is_built_again_loses_nothing(
 
     with monkeypatch.context():
         kill_behind(dispatcher, "put_entry")
+        kill_behind(queue_check, "put_entry")
         kill_behind(recovery, "put_entry")
         kill_behind(Segments, "truncate")
         kill_behind(MemoryDisk, "remove")
@@ -664,7 +665,7 @@ async def test_a_loss_of_power_while_a_long_queue_is_built_again_loses_nothing(
         return done
 
     with monkeypatch.context() as patch:
-        for module in (dispatcher, recovery):
+        for module in (dispatcher, queue_check, recovery):
             patch.setattr(module, "put_entry", put_and_lose)
         async with open_store(config, disk=disk, clock=clock):
             patch.undo()
