@@ -13,7 +13,8 @@ import trio
 from triomq_command.garbage import without_collections
 from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import StoreConfig
-from triomq_server.disk.access import Disk, RealDisk, lock_store
+from triomq_server.disk.access import Disk, lock_store
+from triomq_server.disk.real_disk import RealDisk
 from triomq_server.restarting import restarted
 from triomq_server.store.files.segments import StoreDamaged
 from triomq_server.store.flush.unconfirmed import forget_refusal, noted_refusal

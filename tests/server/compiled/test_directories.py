@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from triomq_server.compiled import USED
-from triomq_server.disk.access import RealDisk, find_only_files
+from triomq_server.disk.access import find_only_files
+from triomq_server.disk.real_disk import RealDisk
 
 if USED:
     from triomq_server.compiled import directories

@@ -18,8 +18,7 @@ from memory_disk import MemoryDisk
 
 from triomq_protocol.filters.tags import java_hash
 from triomq_server.config import StoreConfig
-from triomq_server.disk import RealDisk
-from triomq_server.disk import access as disk_module
+from triomq_server.disk import RealDisk, real_disk, real_files
 from triomq_server.disk.access import MappedFile
 from triomq_server.store import NewRecord, open_store
 from triomq_server.store.dispatch.key_hashes import index_hashes
@@ -437,14 +436,15 @@ def test_a_new_file_has_its_space_and_no_pages(tmp_path: Path, monkeypatch: pyte
     """5,000,000 slots take 20 MB: to write and map them at once would keep the loop for 60 ms."""
 
     mapped: list[int] = []
-    populate = disk_module.RealMappedFile.populate
+    populate = real_files.RealMappedFile.populate
 
-    def count(file: disk_module.RealMappedFile, start: int, end: int) -> None:
+    def count(file: real_files.RealMappedFile, start: int, end: int) -> None:
         mapped.append(end - start)
         populate(file, start, end)
 
-    monkeypatch.setattr(disk_module.RealMappedFile, "populate", count)
-    monkeypatch.setattr(disk_module, "_write_zeros", lambda _fd, start, end: mapped.append(end - start))
+    monkeypatch.setattr(real_files.RealMappedFile, "populate", count)
+    for module in (real_disk, real_files):
+        monkeypatch.setattr(module, "write_zeros", lambda _fd, start, end: mapped.append(end - start))
     slots = 500_000
     index = Index(RealDisk(), str(tmp_path), slots, 1000, lambda: 0, lambda ms: time.gmtime(ms // 1000))
     assert index.add(HASHED_KEY.pack(1, 10, 20)) == 1

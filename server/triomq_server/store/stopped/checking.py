@@ -17,7 +17,8 @@ from pathlib import Path
 import attrs
 
 from triomq_protocol.record.check import Finding, LogRecord, read_record
-from triomq_server.disk.access import RealDisk, RealMappedFile
+from triomq_server.disk.real_disk import RealDisk
+from triomq_server.disk.real_files import RealMappedFile
 from triomq_server.plain_files import open_plain
 from triomq_server.store.commitlog import enters_queue
 from triomq_server.store.entry_layout import BLANK_SIZE, UNIT, UNIT_BYTES

@@ -17,7 +17,8 @@ from memory_disk import MemoryDisk
 
 from triomq_server.config import StoreConfig
 from triomq_server.disk import RealDisk, StoreLocked
-from triomq_server.disk.access import Disk, RealMappedFile
+from triomq_server.disk.access import Disk
+from triomq_server.disk.real_files import RealMappedFile
 from triomq_server.plain_files import NotAFileError
 from triomq_server.store import NewRecord, StoreDamaged, open_store
 from triomq_server.store.files.segments import Segments
@@ -53,7 +54,8 @@ def test_a_lock_that_fails_halfway_is_not_held(tmp_path: Path, monkeypatch: pyte
 
 async def test_the_lock_holds_between_processes(tmp_path: Path, make_config: MakeConfig) -> None:
     taker = (
-        "import sys\nfrom triomq_server.disk.access import RealDisk, StoreLocked\n"
+        "import sys\nfrom triomq_server.disk.access import StoreLocked\n"
+        "from triomq_server.disk.real_disk import RealDisk\n"
         f"try: RealDisk().lock({str(tmp_path / 'lock')!r})\nexcept StoreLocked as e: sys.exit(str(e))\n"
     )
     async with open_store(make_config(tmp_path)):

@@ -16,8 +16,7 @@ import pytest
 from memory_disk import MemoryDisk
 
 from triomq_server.config import StoreConfig
-from triomq_server.disk import RealDisk
-from triomq_server.disk import access as disk_module
+from triomq_server.disk import RealDisk, real_files
 from triomq_server.disk import maps as maps_module
 from triomq_server.disk.config_files import ConfigFile
 from triomq_server.disk.maps import Maps, map_limit
@@ -135,7 +134,7 @@ async def test_a_system_that_allows_no_more_maps(
     tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Something else in the process has taken them: half of the store's are given up, and nothing fails."""
-    real, refused = disk_module._map_once, 0
+    real, refused = real_files._map_once, 0
 
     def scarce(fd: int, size: int) -> mmap.mmap:
         nonlocal refused
@@ -144,7 +143,7 @@ async def test_a_system_that_allows_no_more_maps(
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         return real(fd, size)
 
-    monkeypatch.setattr(disk_module, "_map_once", scarce)
+    monkeypatch.setattr(real_files, "_map_once", scarce)
     async with open_store(make_config(tmp_path / "store"), disk=RealDisk()) as store:
         for number in range(200):
             store.append(make_record(number, queue_id=number % QUEUES))
@@ -154,7 +153,7 @@ async def test_a_system_that_allows_no_more_maps(
 
 def test_a_file_that_was_closed_is_not_mapped_again(tmp_path: Path) -> None:
     file = RealDisk().create(f"{tmp_path}/file", 8192, 4096)
-    assert isinstance(file, disk_module.RealMappedFile)
+    assert isinstance(file, real_files.RealMappedFile)
     file.buffer[:5] = b"begin"
     view = memoryview(file.buffer)
     let_go = []
