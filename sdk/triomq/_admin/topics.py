@@ -18,8 +18,9 @@ from triomq._admin.broker_sets import Addresses, Silent, addresses_of, ask_sets
 from triomq._arguments.kinds import check_text, check_texts
 from triomq._arguments.numbers import check_count
 from triomq._cluster.name_servers import NameServerGroup
+from triomq._cluster.route import check_queues
 from triomq._cluster.route_wait import RouteWait
-from triomq._cluster.routes import Routes, check_queues
+from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor
 from triomq._error_text import shown
 from triomq._exception_groups import open_plain_nursery

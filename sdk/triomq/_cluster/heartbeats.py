@@ -13,7 +13,8 @@ from typing import Final
 
 import trio
 
-from triomq._cluster.routes import Route, Routes
+from triomq._cluster.route import Route
+from triomq._cluster.routes import Routes
 from triomq._exception_groups import open_plain_nursery
 from triomq._transport.link import Link
 from triomq._transport.links import Links

@@ -16,7 +16,8 @@ import trio
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.counters import Counters
 from triomq._cluster.replica_choice import Node, NodeCache, Preference, ReadPreference
-from triomq._cluster.routes import Route, Routes
+from triomq._cluster.route import Route
+from triomq._cluster.routes import Routes
 from triomq._message.hooks import PullContext, PullHook, call_after_pull, call_before_pull
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult, PullStatus

@@ -11,14 +11,8 @@ import trio
 
 import triomq
 from triomq import errors
-from triomq._cluster.routes import (
-    BrokerAddresses,
-    borrow,
-    lost_masters,
-    make_route,
-    pause_after_loss_s,
-    route_differs,
-)
+from triomq._cluster.route import borrow, lost_masters, make_route, route_differs
+from triomq._cluster.routes import BrokerAddresses, pause_after_loss_s
 from triomq._consumer.group.rebalance import Members
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import BrokerData, ConsumerIdList, QueueData, TopicRouteData

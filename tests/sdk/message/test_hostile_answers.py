@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 import triomq
-from triomq._cluster.routes import QUEUES_MOST, make_route
+from triomq._cluster.route import QUEUES_MOST, make_route
 from triomq._message.compression import MAX_DECOMPRESSED_BYTES, ZlibCompressor
 from triomq._message.received import Page
 from triomq._producer.attempts.request import outcome_of

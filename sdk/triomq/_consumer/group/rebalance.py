@@ -18,7 +18,8 @@ from typing import Final, Protocol
 import attrs
 import trio
 
-from triomq._cluster.routes import Route, Routes
+from triomq._cluster.route import Route
+from triomq._cluster.routes import Routes
 from triomq._consumer.group.allocate import AllocateStrategy, Average, hashes_names, sorted_members, sorted_queues
 from triomq._consumer.group.by_broker import at_each_broker
 from triomq._consumer.group.callbacks import ConsumerEvent, reporter

@@ -15,8 +15,9 @@ from typing import Final, TypeVar
 import trio
 from cachetools import LRUCache
 
+from triomq._cluster.route import Route
 from triomq._cluster.route_wait import PAUSES, WAITED_FOR, dial_again
-from triomq._cluster.routes import TOPICS_MAX, Route, Routes
+from triomq._cluster.routes import TOPICS_MAX, Routes
 from triomq._message.message import MessageQueue
 from triomq._producer.attempts.outgoing import Outgoing
 from triomq._producer.attempts.send_template import SendTemplate
