@@ -156,32 +156,11 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
     store.checkpoint.load()
     reindex_from = None
     if store.index is not None:
-        newest, latest = store.checkpoint.index_timestamp, 0
-        unforced: list[IndexFile] = []
-
-        def keep(file: IndexFile) -> bool:
-            nonlocal latest
-            # A killed process loses nothing it had written; a machine that went down may have lost any page of a file
-            # that was not known to be on disk.
-            # Only full files are ever forced to the disk, so the time alone, Java's test, is not enough.
-            # It is not enough either if times go back from one file to the next: the known file may be the earlier one.
-            known = file.end_timestamp <= newest and (config.compat_49 or (file.full and file.end_timestamp >= latest))
-            latest = max(latest, file.end_timestamp)
-            if file.full and not (clean or known):
-                unforced.append(file)
-            # A disk that has refused a write may lack bytes that memory has; only writing them again gets them there.
-            return clean or known or (same_boot and refused_from is None)
-
-        rebuild = not config.compat_49
-        reindex_from = store.index.load(
-            keep,
-            exact=clean and not is_repair,
-            rebuild=rebuild,
-            noted=noted_rebuild(disk, root) if rebuild else None,
-            note=partial(note_rebuild, disk, root) if rebuild else lambda _: True,
-        )
-        # Bytes that a killed process wrote may still be in memory only.
-        store.index.filled += [file for file in unforced if file in store.index.files]
+        # A disk that has refused a write may lack bytes that memory has; only writing them again gets them there.
+        reindex_from = _load_index(
+            store.index, store.checkpoint.index_timestamp, disk, config,
+            clean=clean, is_repair=is_repair, in_memory=same_boot and refused_from is None,
+        )  # fmt: skip
     if clean and (segments := store.commitlog.segments.items):
         store.queue_rebuild.note_start(segments[first_after_clean_stop(segments)].base)
     disk.write(f"{root}/abort", b"")
@@ -212,6 +191,57 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
     note_run(disk, root, is_slave=store.is_slave)
     forget_offset(disk, root, LOG_EMPTIED)
     await _finish_recovery(store, root, refused_from if last.same_boot else None)
+
+
+def _load_index(
+    index: Index,
+    forced_until: int,
+    disk: Disk,
+    config: StoreConfig,
+    *,
+    clean: bool,
+    is_repair: bool,
+    in_memory: bool,
+) -> int | None:
+    """Load the index files that can be kept; returns the log offset from which records have to be indexed again, or None.
+
+    Args:
+        index: an empty index.
+        forced_until: the checkpoint's time up to which index files are on the disk.
+        disk: where the files are.
+        config: of the store.
+        clean: whether the store had been closed cleanly.
+        is_repair: whether a repair reads the whole store.
+        in_memory: whether all that the last run wrote is in memory, if not on the disk.
+    """
+    latest = 0
+    unforced: list[IndexFile] = []
+
+    def keep(file: IndexFile) -> bool:
+        nonlocal latest
+        # A killed process loses nothing it had written; a machine that went down may have lost any page of a file
+        # that was not known to be on disk.
+        # Only full files are ever forced to the disk, so the time alone, Java's test, is not enough.
+        # It is not enough either if times go back from one file to the next: the known file may be the earlier one.
+        known = file.end_timestamp <= forced_until and (
+            config.compat_49 or (file.full and file.end_timestamp >= latest)
+        )
+        latest = max(latest, file.end_timestamp)
+        if file.full and not (clean or known):
+            unforced.append(file)
+        return clean or known or in_memory
+
+    root, rebuild = config.store_path_root_dir, not config.compat_49
+    reindex_from = index.load(
+        keep,
+        exact=clean and not is_repair,
+        rebuild=rebuild,
+        noted=noted_rebuild(disk, root) if rebuild else None,
+        note=partial(note_rebuild, disk, root) if rebuild else lambda _: True,
+    )
+    # Bytes that a killed process wrote may still be in memory only.
+    index.filled += [file for file in unforced if file in index.files]
+    return reindex_from
 
 
 async def _finish_recovery(store: MessageStore, root: str, refused_from: int | None) -> None:
