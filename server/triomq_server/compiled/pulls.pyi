@@ -8,6 +8,7 @@ from triomq_server.acl import RequestAccess
 from triomq_server.broker.tables.clients import ClientTable
 from triomq_server.broker.tables.groups import GroupTable
 from triomq_server.config import StoreConfig
+from triomq_server.metrics.store_times import StoreTimes
 from triomq_server.store import MessageStore
 from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.wire import Link
@@ -43,6 +44,8 @@ class PullBursts:
         commit: Callable[[str, str, int, int], object],
         count: Callable[[str, int, str, int, int, int, int], None],
         clock: Callable[[], int],
+        times: StoreTimes,
+        slow_s: float,
         requests: Counter[int],
         retry_prefix: str,
         broadcasting: str,

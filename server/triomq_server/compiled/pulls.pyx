@@ -7,7 +7,7 @@ follows are for `requests.pull.Pulling`, which gives the same answers. `find_rec
 `store.reading.queue_reads` does where no entry needs a second look.
 """
 
-VERSION = 1606926320
+VERSION = 2235206871
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -295,13 +295,16 @@ cdef class PullBursts:
         commit: sets an offset of group, topic and queue id.
         count: called with topic, queue id, group, messages, bytes, 0, and the first message's age in ms.
         clock: ms since the epoch.
+        times: its clock measures how long a pull takes, and it gets those of at least `slow_s`.
+        slow_s: in seconds.
         requests: counts requests by their codes.
         retry_prefix: of topics that may need a filter of their own.
         broadcasting: the message model that not every group may use.
         access: decides which pulls may be answered (`RequestAccess`); None: all.
     """
 
-    cdef object _store, _config, _queues, _topics, _groups, _clients, _commit, _count, _clock, _requests, _access
+    cdef object _store, _config, _queues, _topics, _groups, _clients, _commit, _count, _clock, _times, _requests, _access
+    cdef double _slow_s
     cdef str _retry_prefix, _broadcasting
     cdef str _host  # that is checked now, None if nothing is
     cdef Fields _fields
@@ -312,8 +315,8 @@ cdef class PullBursts:
     cdef char _scratch[SCRATCH_BYTES]
 
     def __init__(
-        self, *, store, config, queues, topics, groups, clients, commit, count, clock, requests, str retry_prefix,
-        str broadcasting, access,
+        self, *, store, config, queues, topics, groups, clients, commit, count, clock, times, double slow_s, requests,
+        str retry_prefix, str broadcasting, access,
     ):
         self._store = store
         self._config = config
@@ -324,6 +327,8 @@ cdef class PullBursts:
         self._commit = commit
         self._count = count
         self._clock = clock
+        self._times = times
+        self._slow_s = slow_s
         self._requests = requests
         self._retry_prefix = retry_prefix
         self._broadcasting = broadcasting
@@ -381,6 +386,7 @@ cdef class PullBursts:
         """Answer a pull; false, and nothing is done, if it is not plain."""
         cdef str name = decoded(&pull.group), topic = decoded(&pull.topic)
         cdef int64_t slow_id, home_id
+        cdef double began, duration_s
         if topic.startswith(self._retry_prefix):
             return False
         group = self._groups.table.get(name)
@@ -396,7 +402,13 @@ cdef class PullBursts:
             return False
         home_id = group.broker_id
         slow_id = group.which_broker_when_consume_slowly
-        return self._read(link, pull, name, topic, home_id, slow_id)
+        began = self._times.now()
+        if not self._read(link, pull, name, topic, home_id, slow_id):
+            return False
+        duration_s = <double>self._times.now() - began
+        if duration_s >= self._slow_s:
+            self._times.read(duration_s)
+        return True
 
     cdef bint _wants_all(self, str name, str topic, group, int64_t sub_version) except -1:
         """Whether heartbeats have said that the group gets all messages of a topic."""

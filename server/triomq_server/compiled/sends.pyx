@@ -6,7 +6,7 @@ first one that does: an unusual header, a topic or queue that is not there yet, 
 one and what follows are for the handlers of `send`, which do the same with every message; both ways leave the same
 bytes in the log, the queues and the index, and give the same answers."""
 
-VERSION = 3612362282
+VERSION = 2015071140
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
@@ -706,6 +706,7 @@ cdef class SendBursts:
         """Give the queues their ends, and the store what has been written."""
         cdef Touched* touched
         cdef int n
+        cdef int64_t calls = 0
         for n in range(self._count_touched):
             touched = &self._touched[n]
             queue = self._objects[n]
@@ -714,8 +715,9 @@ cdef class SendBursts:
                 queue.position = touched.position
                 queue.max_offset = touched.next_offset
                 queue.max_physical_offset = touched.physical_end
+                calls += touched.calls
         if stored:
-            self._store.end_run(stored, now, hashes, arrivals)
+            self._store.end_run(stored, now, hashes, arrivals, calls)
         for n in range(self._count_touched):
             touched = &self._touched[n]
             if touched.messages:

@@ -21,6 +21,7 @@ from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import StoreConfig
 from triomq_server.disk import Disk
 from triomq_server.disk.config_files import ConfigFile
+from triomq_server.metrics.store_times import SLOW_S, StoreTimes
 from triomq_server.repeats import Repeats
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import ConsumeQueue
@@ -100,6 +101,7 @@ class MessageStore:
         arrival_listeners: called with each message that became readable, from `notify_arrivals`.
         append_listeners: called with the log's new end, from `notify_arrivals`.
         delay_listener: called with the queue id of each message that `append` put into the schedule topic, at once.
+        times: how long puts and gets take.
         recovery_report: the findings of recovery.
         half_cut: whether `cut` has failed when the log was already cut. New records would get the numbers and keys of those
             dropped, so nothing is appended any more.
@@ -149,6 +151,8 @@ class MessageStore:
             self.commitlog, self.consume_queues, self.dispatcher.tags_code, self.dispatcher.entry_mended
         )
         self.recovery_report: RecoveryReport | None = None
+        self.times = StoreTimes()
+        self._run_began = 0.0
         self._is_slave = is_slave
         self._table = self.consume_queues.table
         self.arrival_listeners = self.dispatcher.arrival_listeners
@@ -411,6 +415,7 @@ class MessageStore:
         """Store one message; it is readable when this returns. Never raises for a bad message or a full disk."""
         if not self._writable:
             return _UNAVAILABLE
+        began = self.times.now()
         topic = r.topic
         code = tags_code(r.tags) if r.tags else 0
         delay = self.dispatcher.delay_ms(topic, r.delay_level) if r.delay_level > 0 else -1
@@ -429,12 +434,14 @@ class MessageStore:
             pending.append((r, result, code))
             if len(pending) >= _PENDING_MAX:
                 self.notify_arrivals()
+            self._appended(began, 1)
         return result
 
     def append_batch(self, b: NewBatch) -> AppendResult:
         """Store a batch: all elements or none, next to each other in one file. Malformed element bytes: BodyError."""
         if not self._writable:
             return _UNAVAILABLE
+        began = self.times.now()
         try:
             queue = self.consume_queues.obtain(b.topic, b.queue_id)
             result, elements = self.commitlog.append_batch(b, queue)
@@ -444,6 +451,7 @@ class MessageStore:
             return _ILLEGAL
         if result.status is AppendStatus.PUT_OK:
             self.dispatcher.batch_appended(b, result, elements)
+            self._appended(began, 1)
         return result
 
     def append_large_batch(self, b: NewBatch) -> Generator[None, None, AppendResult]:
@@ -453,6 +461,7 @@ class MessageStore:
         """
         if not self._writable:
             return _UNAVAILABLE
+        began = self.times.now()
         try:
             prepared = yield from self.commitlog.prepare_batch(b)
             if isinstance(prepared, AppendResult):
@@ -467,6 +476,7 @@ class MessageStore:
             return _ILLEGAL
         self.dispatcher.large_batch_appended(b, result, prepared.elements, prepared.last_of_code)
         self.notify_arrivals()
+        self._appended(began, 1)
         return result
 
     def begin_run(self) -> tuple[mmap.mmap, int, int, int, int, bool] | None:
@@ -481,6 +491,7 @@ class MessageStore:
         """
         if not self._writable or self.dispatcher.is_far_behind:
             return None
+        self._run_began = self.times.now()
         return *self.commitlog.begin_run(), self.index is not None
 
     def provide_space(self, size_bytes: int, queue: ConsumeQueue, entries: int) -> bool:
@@ -492,7 +503,7 @@ class MessageStore:
         except OSError:
             return False  # the ordinary path finds the same, and reports it
 
-    def end_run(self, size_bytes: int, timestamp: int, hashes: bytearray, arrivals: list[Arrival]) -> None:
+    def end_run(self, size_bytes: int, timestamp: int, hashes: bytearray, arrivals: list[Arrival], puts: int) -> None:
         """Account for records that have been written, with their queue entries, at the place returned by `begin_run`.
 
         Args:
@@ -500,9 +511,16 @@ class MessageStore:
             timestamp: their store time.
             hashes: their entries for the index, packed as `HASHED_KEY`.
             arrivals: the arrivals in watched queues.
+            puts: how many requests they are from.
         """
         self.commitlog.end_run(size_bytes, timestamp)
         self.dispatcher.run_appended(timestamp, hashes, arrivals)
+        self._appended(self._run_began, puts)
+
+    def _appended(self, began: float, puts: int) -> None:
+        duration_s = self.times.now() - began
+        if duration_s >= SLOW_S:
+            self.times.appended(duration_s, puts)
 
     def is_watched(self, topic: str, queue_id: int) -> bool:
         """Whether the arrivals of a queue are wanted."""
@@ -610,9 +628,10 @@ class MessageStore:
         """
         if not self._open or self.running_flags & NOT_READABLE:
             return None
+        began = self.times.now()
         queue = self._table.get((topic, queue_id)) or self.consume_queues.find(topic, queue_id)
         correct = not self._is_slave or self._config.offset_check_in_slave
-        return reading.read_queue(
+        result = reading.read_queue(
             self._config,
             self.commitlog,
             queue,
@@ -622,6 +641,10 @@ class MessageStore:
             correct=correct,
             damaged=self.entry_repair.report,
         )
+        duration_s = self.times.now() - began
+        if duration_s >= SLOW_S:
+            self.times.read(duration_s)
+        return result
 
     def record_at(self, physical_offset: int, size_bytes: int | None = None) -> memoryview | None:
         """The record that starts at this log offset, or None."""

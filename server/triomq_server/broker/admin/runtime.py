@@ -33,15 +33,6 @@ from triomq_server.wire import Handlers, Link
 
 SAMPLE_INTERVAL_S = 1.0
 
-NO_DISTRIBUTION = "".join(
-    f"[{span}]:0 "
-    for span in (
-        "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s", "2~3s", "3~4s", "4~5s",
-        "5~10s", "10s~",
-    )
-)  # fmt: skip
-"""How long appends took, which is not measured here: an append is one copy into a mapped file."""
-
 ENTRIES_PER_SLICE = 1024
 """After how many of them other requests have their turns."""
 
@@ -61,6 +52,7 @@ async def sample_stats(broker: Broker) -> NoReturn:
     while True:
         await trio.sleep(SAMPLE_INTERVAL_S)
         now_ms = broker.stats.boot_ms + round((trio.current_time() - broker.started_s) * 1000)
+        broker.store.times.sample(now_ms, lambda: broker.stats.puts_made)
         for _ in broker.stats.sample_in_slices(now_ms, broker.clock()):
             await trio.lowlevel.checkpoint()
 
@@ -135,11 +127,18 @@ def _traffic(broker: Broker) -> dict[str, str]:
         "putMessageFailedTimes": str(stats.put_failures),
         "putMessageSizeTotal": str(size),
         "putMessageAverageSize": str(size / put if put else 0.0),
-        "putMessageDistributeTime": NO_DISTRIBUTION,
-        "putMessageEntireTimeMax": "0",
-        "getMessageEntireTimeMax": "0",
-        "putLatency99": "0.00",
-        "putLatency999": "0.00",
+        **_times(broker),
+    }
+
+
+def _times(broker: Broker) -> dict[str, str]:
+    times = broker.store.times
+    return {
+        "putMessageDistributeTime": "".join(f"[{span}]:{puts} " for span, puts in times.distribution().items()),
+        "putMessageEntireTimeMax": str(times.longest_put_ms),
+        "getMessageEntireTimeMax": str(times.longest_get_ms),
+        "putLatency99": f"{times.latency_ms(0.99):.2f}",
+        "putLatency999": f"{times.latency_ms(0.999):.2f}",
     }
 
 

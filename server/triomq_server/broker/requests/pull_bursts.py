@@ -12,6 +12,7 @@ from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.requests.burst_access import request_access
 from triomq_server.compiled import USED
+from triomq_server.metrics.store_times import SLOW_S
 from triomq_server.store import ReadStatus
 from triomq_server.wire import WRITE_BYTES
 
@@ -33,6 +34,8 @@ def compiled_pulls(broker: Broker) -> pulls.PullBursts | None:
         commit=broker.offsets.commit,
         count=broker.stats.count_get,
         clock=broker.clock,
+        times=broker.store.times,
+        slow_s=SLOW_S,
         requests=broker.traffic.requests,
         retry_prefix=RETRY_PREFIX,
         broadcasting=BROADCASTING,

@@ -351,6 +351,11 @@ class BrokerStats:
         return self._retired_puts.size_bytes + sum(counter.size_bytes for counter in self._puts.values())
 
     @property
+    def puts_made(self) -> int:
+        """Requests since the start that stored messages."""
+        return self._retired_puts.calls + sum(counter.calls for counter in self._puts.values())
+
+    @property
     def messages_got(self) -> int:
         """Messages given to consumers since the start."""
         return self._retired_gets.messages + sum(counter.messages for counter in self._gets.values())

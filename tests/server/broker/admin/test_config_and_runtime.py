@@ -304,6 +304,23 @@ async def test_the_timer_samples_every_second_and_midnight_is_marked(
     assert table["putTps"] != "  "
 
 
+async def test_runtime_info_shows_how_long_puts_and_gets_took(
+    desk: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sample_stats, desk.broker)
+        await trio.sleep(1.5)
+        desk.broker.stats.count_put("T", 100, 300, calls=100)
+        desk.broker.store.times.appended(0.0301, 10)
+        desk.broker.store.times.read(0.004)
+        await trio.sleep(60)
+        nursery.cancel_scope.cancel()
+    table = await runtime(desk)
+    assert table["putMessageDistributeTime"].startswith("[<=0ms]:90 [0~10ms]:0 [10~50ms]:10 [50~100ms]:0 ")
+    assert (table["putMessageEntireTimeMax"], table["getMessageEntireTimeMax"]) == ("30", "4")
+    assert (table["putLatency99"], table["putLatency999"]) == ("29.80", "29.80")
+
+
 @pytest.mark.parametrize("step_ms", [-5 * 3_600_000, 5 * 3_600_000])
 async def test_statistics_go_on_when_the_wall_clock_is_set(
     desk: Any, autojump_clock: trio.testing.MockClock, step_ms: int

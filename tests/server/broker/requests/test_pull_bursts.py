@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from itertools import count
 from typing import Any
 
 import attrs
@@ -306,3 +307,15 @@ async def test_a_header_that_is_cut_or_altered_is_left_or_answered_as_by_the_han
             link = Peer()
             if burst(link, bytes(altered)):
                 assert b"".join(link.unsent) == await answered(desk, bytes(altered))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+async def test_the_longest_lookup_is_noted_by_either_way(compiled: bool, new_desk: Opened) -> None:
+    async with new_desk() as desk:
+        fill(desk, 1)
+        desk.broker.store.times.now = count(0.0, 0.007).__next__
+        if compiled:
+            assert desk.handlers.bursts[1].take(Peer(), plain())
+        else:
+            await answered(desk, plain())
+        assert desk.broker.store.times.longest_get_ms == 7

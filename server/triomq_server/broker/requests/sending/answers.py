@@ -55,7 +55,7 @@ class SendCompletion:
         """Writes the answer of a stored message."""
         self._flush = config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._replicate = config.store.broker_role is BrokerRole.SYNC_MASTER
-        self.waits = self._flush or self._replicate
+        self.waits = self._broker.store.times.waits = self._flush or self._replicate
         """Whether senders wait for disk or slave on this broker."""
 
     def answer(self, command: Command, message_id: str, queue_id: int, queue_offset: int) -> bytes | None:
@@ -222,6 +222,7 @@ class _HeldAnswers:
         if self.left:
             return
         waited_s = trio.current_time() - self.began
+        self._broker.store.times.waited(waited_s, len(self.sends))
         for topic, sends in groupby(self.sends, key=_topic_of):
             self._broker.stats.count_waits(topic, waited_s, sum(1 for _ in sends))
         if frames := self.answer():

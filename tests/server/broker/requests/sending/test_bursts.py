@@ -7,9 +7,11 @@ import struct
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
+import trio.testing
 from burst_twins import ACCOUNTS, Twins, Way, access_rules, compare, small_files
 
 from triomq_protocol.acl import signature_of
@@ -116,6 +118,41 @@ async def test_statuses_are_counted_as_errors_by_the_code_of_their_request(
         assert len(await way.receive(data)) == 4
         assert way.taken == len(data)
         assert desk.broker.traffic.errors == {(310, 11): 4, (320, 11): 1}
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+async def test_slow_appends_are_counted_by_either_way(
+    compiled: bool, new_desk: Callable[..., AbstractAsyncContextManager[Any]]
+) -> None:
+    async with new_desk() as desk:
+        way = Way(desk, compiled=compiled)
+        await way.receive(frame(310, b"makes the queue"))
+        times = desk.broker.store.times
+        times.sample(0, lambda: desk.broker.stats.puts_made)
+        times.now = count(0.0, 0.007).__next__
+        batch = encode_batch_element(b"x", b"") * 2
+        assert len(await way.receive(frame(310, b"x") * 2 + frame(320, batch, m="true"))) == 3
+        times.sample(60_000, lambda: desk.broker.stats.puts_made)
+        assert {span: puts for span, puts in times.distribution().items() if puts} == {"0~10ms": 3}
+        assert times.longest_put_ms == 7
+        assert bool(way.taken) is compiled
+
+
+async def test_what_sends_wait_is_part_of_their_time(
+    new_desk: Callable[..., AbstractAsyncContextManager[Any]], autojump_clock: trio.testing.MockClock
+) -> None:
+    async with new_desk(flush_disk_type=FlushDiskType.SYNC_FLUSH) as desk:
+        way = Way(desk, compiled=True)
+        await way.receive(frame(310, b"makes the queue"))
+        times = desk.broker.store.times
+        times.sample(0, lambda: desk.broker.stats.puts_made)
+        data = frame(310, b"x") * 3
+        assert desk.handlers.bursts[0].take(way.link, data) == len(data)
+        desk.broker.store.notify_arrivals()
+        autojump_clock.jump(0.25)
+        assert len(await way.receive(frame(310, b"x"))) == 4
+        times.sample(60_000, lambda: desk.broker.stats.puts_made)
+        assert {span: puts for span, puts in times.distribution().items() if puts} == {"<=0ms": 1, "200~500ms": 3}
 
 
 FIELDS = {"a": "PG", "b": "T1", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0", "i": ""}
