@@ -4,6 +4,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Self, get_args, get_origin
 
@@ -41,7 +42,7 @@ class JsonCodec:
 
     tolerant_bytes: ClassVar[int] = MAX_TOLERANT_BYTES
     """A longer text must be standard JSON. Bodies that Java itself writes otherwise, and that only answers carry, have
-    ANSWER_TOLERANT_BYTES."""
+    ANSWER_TOLERANT_BYTES, beyond which only the form that brokers write is read: standard JSON but for raw keys."""
 
     most_bytes: ClassVar[int] = 1 << 62
     most_objects: ClassVar[int] = 1 << 62
@@ -98,6 +99,9 @@ class JsonCodec:
             found = _relaxed_decoder(typing.cast("Any", cls))(data)
             return msgspec.convert(found, cls, from_attributes=True)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            if cls.tolerant_bytes >= ANSWER_TOLERANT_BYTES:
+                with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                    return cls.from_json(msgspec.json.decode(_quote_objects(data)))
             raise BodyTooLongError(cls.__name__, len(data), cls.tolerant_bytes, str(error)) from error
 
     @classmethod
@@ -141,6 +145,14 @@ _TEXT_OR_NUMBER_KEY = re.compile(rb'"(?:[^"\\]|\\.)*+"?|([{,])(-?[0-9]+):', re.D
 def _quote_numbers(data: bytes) -> bytes:
     """Java's JSON with raw number keys, the commonest dialect, as standard JSON."""
     return _TEXT_OR_NUMBER_KEY.sub(lambda m: m[0] if m[1] is None else b'%b"%b":' % (m[1], m[2]), data)
+
+
+_TEXT_OR_OBJECT_KEY = re.compile(rb'"(?:[^"\\]|\\.)*+"?|(?<=[{,])(\{(?:[^{}"\\]++|"[^"\\]*+")*+\}):', re.DOTALL)
+
+
+def _quote_objects(data: bytes) -> bytes:
+    """Java's JSON with raw objects as keys, as tables by queue have them, as JSON with these keys as texts."""
+    return _TEXT_OR_OBJECT_KEY.sub(lambda m: m[0] if m[1] is None else b'"%b":' % m[1].replace(b'"', b'\\"'), data)
 
 
 @lru_cache(None)

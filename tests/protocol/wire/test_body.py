@@ -9,7 +9,16 @@ import msgspec
 import pytest
 
 from triomq_protocol.errors import BodyError, BodyTooLongError
-from triomq_protocol.requests import ConsumerOffsetTable, ResetOffsetBody, SubscriptionGroupConfig, TopicList
+from triomq_protocol.requests import (
+    ConsumerOffsetTable,
+    MessageQueue,
+    ResetOffsetBody,
+    SubscriptionGroupConfig,
+    TopicList,
+    TopicStatsTable,
+)
+from triomq_protocol.requests.admin import TopicOffset
+from triomq_protocol.wire import body as body_module
 from triomq_protocol.wire.body import Body, FrozenBody, QueueId, SmallKey
 from triomq_protocol.wire.fastjson import MAX_DEPTH, SMALL_KEY_MOST, WIDE_KEYS_MOST, loads, loads_tolerant
 
@@ -289,3 +298,29 @@ def test_a_long_text_of_another_form_is_refused_with_the_reason(text: str, reaso
         Outer.decode(text.encode())
     assert str(caught.value).startswith(f"Outer: {len(text)} bytes of non-standard JSON, the limit is 10: {reason}")
     assert (caught.value.size_bytes, caught.value.limit_bytes) == (len(text), 10)
+
+
+@pytest.mark.parametrize("broker", ["broker-a", "a,{b}:", "ü"])
+def test_a_long_answer_may_have_objects_as_keys(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_module, "ANSWER_TOLERANT_BYTES", 100)
+    monkeypatch.setattr(TopicStatsTable, "tolerant_bytes", 100)
+    table = {MessageQueue("T", broker, queue_id): TopicOffset(max_offset=queue_id) for queue_id in range(9)}
+    body = TopicStatsTable(offset_table=table)
+    assert TopicStatsTable.decode(body.encode()) == body
+    with pytest.raises(BodyTooLongError):
+        TopicStatsTable.decode(body.encode().replace(b'"minOffset"', b"minOffset"))
+
+
+def test_a_long_request_with_objects_as_keys_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TopicStatsTable, "tolerant_bytes", 100)
+    table = {MessageQueue("T", "a", queue_id): TopicOffset() for queue_id in range(9)}
+    with pytest.raises(BodyTooLongError):
+        TopicStatsTable.decode(TopicStatsTable(offset_table=table).encode())
+
+
+def test_texts_are_no_keys() -> None:
+    text = b'{"a":"{\\"b\\":1}:,{\\"c\\":2}:","d":[{"e":1},{"f":2}],"g":",{}:"}'
+    assert body_module._quote_objects(text) == text
+    assert body_module._quote_objects(b'{{"a":1}:2,{"b":"{:"}:{"c":3}}') == (
+        b'{"{\\"a\\":1}":2,"{\\"b\\":\\"{:\\"}":{"c":3}}'
+    )

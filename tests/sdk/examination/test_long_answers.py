@@ -42,7 +42,7 @@ async def test_a_long_answer_is_read_in_a_worker_thread(monkeypatch, queues, els
 
 
 async def test_an_answer_that_is_too_long_names_the_cure() -> None:
-    body = progress_of(45_000)
+    body = progress_of(45_000).replace(b'"brokerOffset"', b"'brokerOffset'")  # as no broker writes it
     with pytest.raises(AnswerTooLong) as caught:
         await body_of(ConsumeStatsList, answer(body), "h:1", "the progress of all groups")
     text = str(caught.value)
