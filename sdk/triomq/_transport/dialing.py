@@ -284,6 +284,8 @@ def tls_failure(error: BaseException) -> str:
         )
     if "PROTOCOL_VERSION" in reason or "UNSUPPORTED_PROTOCOL" in reason or "NO_SHARED" in reason:
         return f"{TLS_FAILED}client and server have no version or cipher in common ({words})"
+    if reason.startswith(_ALERTS):
+        return f"{TLS_FAILED}the server refuses the connection ({words}): its log may say why; it may serve only names of its own"
     return f"no TLS handshake, as with a port that speaks plain TCP: {words or error}"
 
 
@@ -306,6 +308,8 @@ _VERIFY_CURES: Final = {
     **dict.fromkeys(range(80, 95), _MALFORMED),
 }
 """Causes by the numbers of OpenSSL's `X509_V_ERR_*`."""
+_ALERTS: Final = ("SSLV3_", "TLSV1")
+"""The beginnings of what OpenSSL calls the alerts of a peer, which so speaks TLS."""
 _CLIENT_REFUSED: Final = (
     "CERTIFICATE_REQUIRED", "ALERT_BAD_CERTIFICATE", "ALERT_UNKNOWN_CA", "HANDSHAKE_FAILURE", "ALERT_CERTIFICATE",
     "ALERT_ACCESS_DENIED", "ALERT_DECRYPT_ERROR",

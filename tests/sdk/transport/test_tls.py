@@ -112,3 +112,25 @@ def rejected(code, message):
 )
 def test_each_certificate_that_is_rejected_has_its_cure(code, message, cure):
     assert re.search(rf"^TLS: {message}: .*{cure}", tls_failure(rejected(code, message)))
+
+
+def failed(reason):
+    error = ssl.SSLError(1, f"[SSL: {reason}] (_ssl.c:1006)")
+    error.reason = reason
+    return error
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "TLS: the server asks for a client certificate"),
+        ("TLSV1_ALERT_PROTOCOL_VERSION", "TLS: client and server have no version or cipher in common"),
+        ("TLSV1_UNRECOGNIZED_NAME", "TLS: the server refuses the connection (tlsv1 unrecognized name): its log may"),
+        ("TLSV1_ALERT_INTERNAL_ERROR", "TLS: the server refuses the connection (tlsv1 alert internal error)"),
+        ("SSLV3_ALERT_UNEXPECTED_MESSAGE", "TLS: the server refuses the connection"),
+        ("WRONG_VERSION_NUMBER", "no TLS handshake, as with a port that speaks plain TCP: wrong version number"),
+        ("UNEXPECTED_EOF_WHILE_READING", "no TLS handshake, as with a port that speaks plain TCP: unexpected eof"),
+    ],
+)
+def test_a_server_that_sends_an_alert_is_not_called_plain(reason, text):
+    assert tls_failure(failed(reason)).startswith(text)
