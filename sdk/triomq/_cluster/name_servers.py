@@ -329,6 +329,8 @@ class NameServerGroup:
         self._asked_s = 0.0
         """When the oldest request was sent on that link after which nothing has arrived, on trio's clock."""
         self._unavailable = ""
+        self._unreached = ""
+        """Why no name server could be reached, if the last attempt to reach one failed."""
 
     @property
     def addresses(self) -> list[str]:
@@ -402,6 +404,11 @@ class NameServerGroup:
         if isinstance(error, LinkLost) and not link.has_received and self._silent_ends[link.address] >= SILENT_ENDS:
             return CLOSES_SILENTLY
         return self.silence or error.remark
+
+    @property
+    def trouble(self) -> str | None:
+        """A note about name servers that cannot be reached, or about a chosen one that has never answered."""
+        return self._unreached or self.silence
 
     @property
     def silence(self) -> str | None:
@@ -495,9 +502,11 @@ class NameServerGroup:
                 with trio.move_on_after(NEXT_AFTER_S):
                     await failed.wait()
         if opened:
+            self._unreached = ""
             self._choice.choose(opened[0].address)
             return opened[0]
         if refused:
             raise refused[0]
         unknown = f"no address is known: {self._unavailable}" if self._unavailable else "no address is known"
-        raise NoNameServer("no name server can be reached", remark=_listed(reasons) or unknown)
+        self._unreached = _listed(reasons) or unknown
+        raise NoNameServer("no name server can be reached", remark=self._unreached)

@@ -228,9 +228,9 @@ class Routes:
         return self._name_servers.chosen or ";".join(self._name_servers.addresses)
 
     @property
-    def name_server_silence(self) -> str | None:
-        """A note about a name server that has never answered; None if it has."""
-        return self._name_servers.silence
+    def name_server_trouble(self) -> str | None:
+        """A note about name servers that cannot be reached, or about one that has never answered."""
+        return self._name_servers.trouble
 
     def known(self, topic: str) -> Route | None:
         """The newest route in the cache."""

@@ -172,7 +172,7 @@ class Requests:
     def _not_ready(self, out: Outgoing, what: str) -> NotReady:
         targets, routes = self._sender.targets.known(out.topic), self._desk.routes
         if targets is None or not targets.queues:
-            return NotReady(what, address=routes.name_server, remark=routes.name_server_silence)
+            return NotReady(what, address=routes.name_server, remark=routes.name_server_trouble)
         return NotReady(what, address=";".join(targets.masters))
 
     def close(self) -> None:

@@ -94,6 +94,21 @@ async def test_a_name_server_that_never_answers_is_named(autojump_clock, cluster
             await client.pull_consumer("G").fetch_queues("T")
 
 
+async def test_the_cause_is_named_when_time_is_over_during_a_further_dial(autojump_clock):
+    """As that of a handshake with a server far away: the next one has begun, and will not end in time."""
+
+    async def dial(address):
+        await trio.sleep(0.8)
+        raise OSError("TLS: the server asks for a client certificate")
+
+    async with triomq.open_client("ns:9876", dial=dial) as client:
+        producer = client.producer("G", send_timeout_s=3.4)
+        message = triomq.Message("T", b"x")
+        for call in (producer.send, partial(producer.request, timeout_s=3.4)):
+            with pytest.raises(errors.NotReady, match="ns:9876: TLS: the server asks for a client certificate"):
+                await call(message)
+
+
 @pytest.mark.parametrize("round_", range(6))
 async def test_a_name_server_beside_others_is_asked_at_once(autojump_clock, cluster, round_):
     addresses = f"{cluster.broker.address};{cluster.name_server.address}"

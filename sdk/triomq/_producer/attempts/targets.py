@@ -322,7 +322,7 @@ class Targets:
         known = self.known(out.topic)
         if known is None or not known.queues:
             what = f"no route to topic {out.topic} in time"
-            raise NotReady(what, address=self._routes.name_server, remark=self._routes.name_server_silence)
+            raise NotReady(what, address=self._routes.name_server, remark=self._routes.name_server_trouble)
         address = self._awaited_master(out, known)
         self.doubt(out.topic, address, "no connection in time")
         raise NotReady(NO_CAPACITY.format(out.topic), address=address)
