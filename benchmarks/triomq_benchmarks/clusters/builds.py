@@ -70,16 +70,16 @@ def version_of(path: Path) -> str:
     return f"{path} {path.stat().st_mtime_ns if path.exists() else 0}"
 
 
-def run_tool(argv: Sequence[str], what: str, *, cwd: Path | None = None, limit_s: float = BUILD_LIMIT_S) -> None:
+def run_tool(argv: Sequence[str], what: str, *, cwd: Path | None = None) -> None:
     """Run a build tool to its end.
 
     Raises:
         ToolUnavailableError: it failed or took too long; the message ends with its output.
     """
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=limit_s, check=False, cwd=cwd)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=BUILD_LIMIT_S, check=False, cwd=cwd)
     except subprocess.TimeoutExpired as error:
-        raise ToolUnavailableError(f"{what} took longer than {limit_s:.0f} s") from error
+        raise ToolUnavailableError(f"{what} took longer than {BUILD_LIMIT_S} s") from error
     if done.returncode != 0:
         raise ToolUnavailableError(f"{what} failed: {(done.stdout + done.stderr).strip()[-800:]}")
 

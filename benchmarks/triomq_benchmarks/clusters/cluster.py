@@ -343,14 +343,13 @@ def open_single_broker(
     home: Path,
     *,
     java: Java | None = None,
-    heap: str = "1g",
     settings: Mapping[str, object] | None = None,
 ) -> Iterator[SingleBroker]:
     """Run a name server and a broker of the given kind below `home`."""
     merged = {**PATIENT, **(settings or {})}
     with (
         namesrv(kind, home / "namesrv", java=java) as names,
-        broker(kind, home / "broker", names.address, java=java, heap=heap, settings=merged) as serving,
+        broker(kind, home / "broker", names.address, java=java, heap="1g", settings=merged) as serving,
     ):
         yield SingleBroker(kind, names, serving)
 

@@ -168,8 +168,8 @@ class DriverError(Exception):
 class Driver(Child):
     """A child that takes one JSON object per line and answers each with one JSON object per line."""
 
-    def __init__(self, name: str, argv: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None) -> None:
-        super().__init__(name, argv, log, env=env, pipes=True)
+    def __init__(self, name: str, argv: Sequence[str], log: Path) -> None:
+        super().__init__(name, argv, log, pipes=True)
         self._pending = bytearray()
 
     def call(self, command: Mapping[str, object], limit_s: float) -> dict[str, object]:

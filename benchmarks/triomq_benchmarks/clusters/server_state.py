@@ -95,17 +95,15 @@ async def log_bytes(address: str) -> int:
     return int(table["commitLogMaxOffset"]) - int(table["commitLogMinOffset"])
 
 
-def ask_blocking(
-    address: str, code: int, fields: Mapping[str, str] | None = None, limit_s: float = ANSWER_LIMIT_S
-) -> Command:
+def ask_blocking(address: str, code: int, fields: Mapping[str, str] | None = None) -> Command:
     """Send one request and return its answer, blocking.
 
     Raises:
-        OSError: nothing listens there, the link broke, or no answer came within `limit_s`.
+        OSError: nothing listens there, the link broke, or no answer came within `ANSWER_LIMIT_S`.
     """
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), limit_s) as link:
-        link.settimeout(limit_s)
+    with socket.create_connection((host, int(port)), ANSWER_LIMIT_S) as link:
+        link.settimeout(ANSWER_LIMIT_S)
         link.sendall(Command.request(code, fields=dict(fields or {}), opaque=1).encode())
         decoder = FrameDecoder()
         while True:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from triomq_benchmarks.clusters.builds import cache_folder
 from triomq_benchmarks.clusters.java import LOGBACK_FILE_5, LOGBACK_PROPERTY_5, Java, prepare_home
-from triomq_benchmarks.clusters.processes import START_LIMIT_S, Child, kept_port, reserved_port
+from triomq_benchmarks.clusters.processes import Child, kept_port, reserved_port
 from triomq_benchmarks.clusters.server_state import ask_blocking
 from triomq_protocol.codes import RequestCode, ResponseCode
 
@@ -180,9 +180,7 @@ def broker(
             yield server
 
 
-def wait_for_route(
-    server: Server, name_servers: list[str], broker_address: str, limit_s: float = START_LIMIT_S
-) -> None:
+def wait_for_route(server: Server, name_servers: list[str], broker_address: str) -> None:
     """Wait until every name server lists `broker_address`."""
 
     def listed() -> bool:
@@ -195,4 +193,4 @@ def wait_for_route(
                 return False
         return True
 
-    server.wait_until(listed, limit_s)
+    server.wait_until(listed)

@@ -23,6 +23,8 @@ from triomq_protocol.wire.frame import FrameDecoder
 LINK_LIMIT_S = 30.0
 RECEIVE_BYTES = 1 << 20
 PULL_MAX_NUMS = 32
+QUEUES = 4
+"""Queues of a topic that is made by sending to it."""
 SUBSCRIBED_INLINE = 4  # pull sysFlag: the expression is in the request, no heartbeat is needed
 _length_at = Struct(">I").unpack_from
 _SUCCESS = b'"code":0,'
@@ -51,7 +53,7 @@ def _properties(number: int) -> str:
     return f"UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02TAGS\x01bench"
 
 
-def send_frames(topic: str, body_bytes: int, count: int, *, queues: int = 4, batch: int = 1) -> list[bytes]:
+def send_frames(topic: str, body_bytes: int, count: int, *, queues: int = QUEUES, batch: int = 1) -> list[bytes]:
     """`count` whole send frames as the Java client would write them, spread over the queues."""
     body = bytes(ord("a") + at % 26 for at in range(body_bytes))
     frames = []
@@ -123,11 +125,11 @@ def _count_frames(data: bytes) -> tuple[int, bytes]:
     return count, data[at:]
 
 
-def pull_all(address: str, topic: str, *, queues: int = 4, messages_max: int = 1 << 62) -> Moved:
+def pull_all(address: str, topic: str) -> Moved:
     """Pull every queue of `topic` from its beginning, one request in flight per queue, all on one link."""
     begin = time.perf_counter()
     messages = requests = 0
-    offsets = dict.fromkeys(range(queues), 0)
+    offsets = dict.fromkeys(range(QUEUES), 0)
     decoder = FrameDecoder()
     with _connect(address) as link:
         link.sendall(b"".join(_pull(topic, queue_id, 0) for queue_id in offsets))
@@ -139,8 +141,6 @@ def pull_all(address: str, topic: str, *, queues: int = 4, messages_max: int = 1
             for answer in decoder.feed(data):
                 requests += 1
                 messages += _take(answer, offsets)
-                if messages >= messages_max:
-                    offsets.pop(answer.opaque, None)
                 if answer.opaque in offsets:
                     again.append(_pull(topic, answer.opaque, offsets[answer.opaque]))
             if again:

@@ -48,9 +48,9 @@ def table_parts(data: bytes, member: str, in_last: bytes, part_bytes: int = PART
     return data[:start] + data[stop:], parts
 
 
-def list_parts(data: bytes, member: str, part_bytes: int = PART_BYTES) -> tuple[bytes, list[bytes]]:
+def list_parts(data: bytes, member: str) -> tuple[bytes, list[bytes]]:
     """The same for a list of lists that hold no lists, and no text with a bracket; each part is a JSON array."""
-    begin = data.find(b'"%b":[[' % member.encode()) if len(data) > part_bytes else -1
+    begin = data.find(b'"%b":[[' % member.encode()) if len(data) > PART_BYTES else -1
     if begin < 0:
         return data, []
     start = data.index(b"[", begin) + 1
@@ -58,7 +58,7 @@ def list_parts(data: bytes, member: str, part_bytes: int = PART_BYTES) -> tuple[
     if end is None:
         return data, []
     stop = end.start(1)
-    return data[:start] + data[stop:], [b"[%b]" % part for part in _cut(data, start, stop, _BETWEEN_LISTS, part_bytes)]
+    return data[:start] + data[stop:], [b"[%b]" % part for part in _cut(data, start, stop, _BETWEEN_LISTS, PART_BYTES)]
 
 
 def _cut(data: bytes, start: int, stop: int, between: re.Pattern[bytes], part_bytes: int) -> list[bytes]:

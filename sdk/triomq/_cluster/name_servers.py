@@ -416,10 +416,10 @@ class NameServerGroup:
         link = self._last_link
         return None if link is None or link.has_received or not link.is_open else NEVER_ANSWERS
 
-    async def ask_at(self, address: str, command: Command, *, timeout_s: float = API_TIMEOUT_S) -> Command:
+    async def ask_at(self, address: str, command: Command) -> Command:
         """Ask one particular server."""
         link = await self._links.get(address, patient=False)
-        return await link.request(command, timeout_s)
+        return await link.request(command, API_TIMEOUT_S)
 
     async def load(self, *, again: bool = False) -> None:
         """Ask the provider once; if it fails, the list stays as it is.

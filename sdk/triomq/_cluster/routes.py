@@ -237,9 +237,9 @@ class Routes:
         found = self._topics.get(topic)
         return found.route if found is not None else None
 
-    def watch(self, topic: str, *, publishing: bool = False) -> None:
-        """Keep a topic's route fresh; ``publishing`` lets an unknown topic borrow the default topic's queues."""
-        self._watch(topic, publishing=publishing)
+    def watch(self, topic: str) -> None:
+        """Keep a topic's route fresh."""
+        self._watch(topic)
 
     def __len__(self) -> int:
         return len(self._topics)

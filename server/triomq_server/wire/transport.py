@@ -108,14 +108,12 @@ class StreamTransport:
         await trio.aclose_forcefully(self._stream)
 
 
-def transport_over(stream: trio.abc.Stream, peer: tuple[str, int] | None = None) -> Transport:
+def transport_over(stream: trio.abc.Stream) -> Transport:
     """The fastest transport for a stream. Raises OSError if its socket has been closed."""
     if isinstance(stream, trio.SocketStream):
         return SocketTransport(stream)
     below = getattr(stream, "transport_stream", None)
-    if isinstance(below, trio.SocketStream):
-        peer = below.socket.getpeername()[:2]
-    return StreamTransport(stream, peer)
+    return StreamTransport(stream, below.socket.getpeername()[:2] if isinstance(below, trio.SocketStream) else None)
 
 
 async def dial_tcp(address: str) -> trio.abc.Stream:

@@ -132,14 +132,12 @@ class Search:
 
     Args:
         first: rate of the first trial, messages per second.
-        precision: the precision at which to stop.
     """
 
-    def __init__(self, first: float, precision: float = PRECISION) -> None:
+    def __init__(self, first: float) -> None:
         self._next: float | None = first
         self._sustained = 0.0
         self._failed = math.inf
-        self._precision = precision
         self._trials: list[Trial] = []
         self._limited_by = "broker"
 
@@ -184,5 +182,5 @@ class Search:
             return False
         if not self._sustained:
             return self._failed < 2 * LOWEST_PER_S
-        near = self._failed - self._sustained <= self._precision * self._failed
+        near = self._failed - self._sustained <= PRECISION * self._failed
         return near or self._failed <= LOWEST_PER_S or self._middle() in (self._sustained, self._failed)
