@@ -1,8 +1,8 @@
 """TLS over any stream, for links that use neither poller nor splice: replication, and dialled connections.
 
 trio's stream gives OpenSSL all received bytes at once, however many records they are, and continues until one has data.
-A record without data (an update of keys) costs a hundred times as much as its bytes. So this stream passes on few whole
-records at a time, with a turn of the loop in between, and counts those without data, as `TlsTransport` does.
+So this stream passes on few whole records at a time, with a turn of the loop in between, and counts those without data
+(`records`).
 """
 
 from __future__ import annotations
@@ -12,15 +12,11 @@ from typing import Final
 
 import trio
 
+from triomq_server.wire.tls.records import SilentRecords, whole_records
+
 _RECEIVED_BYTES: Final = 65_536
 _RECORDS_AT_ONCE: Final = 16
 """Records that OpenSSL gets in one turn of the loop, at most: some 2 ms of work."""
-_HEADER_BYTES: Final = 5
-_ENCRYPTED_BYTES: Final = 18_432
-"""The largest encrypted record of TLS 1.2; smaller with TLS 1.3."""
-_SILENT_RECORDS: Final = 64
-"""Records without data that a peer may send, and one more for each 1,024 with data. Keys are updated after gigabytes."""
-_RECORDS_PER_SILENT: Final = 1024
 
 
 class _WholeRecords(trio.abc.Stream):
@@ -38,23 +34,21 @@ class _WholeRecords(trio.abc.Stream):
         self._received = b""
         self._ended = False
         self._given = 0
-        self._silent = 0.0
+        self._silent = SilentRecords()
         self.pieces_read = 0
 
     def begin(self) -> None:
         """The handshake has ended: its records count for nothing."""
-        self._given, self._silent = 0, 0.0
+        self._given, self._silent = 0, SilentRecords()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:  # noqa: ARG002 (records are not cut)
         """The next records, as soon as there is one; b"" at the end. BrokenResourceError if too many have had no data."""
-        silent = max(0, self._given - self.pieces_read)
-        self._silent = max(0.0, self._silent + silent - self.pieces_read / _RECORDS_PER_SILENT)
+        silent, with_data = max(0, self._given - self.pieces_read), self.pieces_read
         self._given = self.pieces_read = 0
-        if self._silent > _SILENT_RECORDS:
-            raise trio.BrokenResourceError("the peer sends TLS records without data")
+        self._silent.add(silent, with_data)
         await trio.lowlevel.checkpoint()
         while True:
-            size = self._whole_bytes()
+            size, self._given = whole_records(self._received, 0, _RECORDS_AT_ONCE)
             if size or self._ended:
                 data = self._received[:size] if size else self._received
                 self._received = self._received[len(data) :]
@@ -62,19 +56,6 @@ class _WholeRecords(trio.abc.Stream):
             more = await self._stream.receive_some(_RECEIVED_BYTES)
             self._received += more
             self._ended = not more
-
-    def _whole_bytes(self) -> int:
-        """The number of bytes in whole records; all bytes if they are not records: OpenSSL then reports the fault."""
-        data, at = self._received, 0
-        while self._given < _RECORDS_AT_ONCE and len(data) - at >= _HEADER_BYTES:
-            length = data[at + 3] << 8 | data[at + 4]
-            if length > _ENCRYPTED_BYTES:
-                return len(data)
-            if at + _HEADER_BYTES + length > len(data):
-                break
-            at += _HEADER_BYTES + length
-            self._given += 1
-        return at
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """See trio.abc.SendStream."""

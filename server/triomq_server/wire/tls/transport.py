@@ -5,8 +5,7 @@ decrypted at once, so that the socket alone shows whether there are more. Only o
 ahead of the socket; the rest stays with its link, where it counts towards the link's limit. A piece counts as sent when
 all its encrypted bytes have been sent.
 
-OpenSSL gets only whole records, so that they can be counted: a record without data (an update of keys) costs a hundred
-times as much as its bytes, and a peer that sends many would hold up the loop.
+OpenSSL gets only whole records, so that they can be counted (`records`).
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import Final
 import trio
 
 from triomq_server.wire.sockets import Buffer, NonBlockingSocket
+from triomq_server.wire.tls.records import SilentRecords, whole_records
 from triomq_server.wire.transport import SocketTransport
 
 _RECORD_BYTES: Final = 16_384
@@ -32,12 +32,6 @@ _RECEIVED_BYTES: Final = 65_536
 """What one call receives at most: it may be records of one byte each, some 20 ms of work."""
 _RECORDS_AT_ONCE: Final = 128
 """Records that OpenSSL gets before those without data are counted."""
-_HEADER_BYTES: Final = 5
-_ENCRYPTED_BYTES: Final = 18_432
-"""The largest encrypted record of TLS 1.2; smaller with TLS 1.3."""
-_SILENT_RECORDS: Final = 64
-"""Records without data that a peer may send, and one more for each 1,024 with data. Keys are updated after gigabytes."""
-_RECORDS_PER_SILENT: Final = 1024
 _UNASKED_BYTES: Final = 65_536
 """Limit for encrypted bytes that only the peer has caused (answers to key updates), and that it does not read."""
 
@@ -61,7 +55,7 @@ class TlsTransport(SocketTransport):
         self._received = b""  # encrypted; OpenSSL has what is before `_taken`
         self._taken = 0
         self._fed_records = 0  # since data was read last
-        self._silent_records = 0.0
+        self._silent_records = SilentRecords()
 
     async def handshake(self, turns: trio.Lock) -> None:
         """Agree on keys with the client.
@@ -138,31 +132,14 @@ class TlsTransport(SocketTransport):
 
     def _feed(self) -> bool:
         """Give OpenSSL the next whole records, or what cannot be one; false if there is neither."""
-        data, start, at = self._received, self._taken, self._taken
-        size = len(data)
-        count = 0
-        while count < _RECORDS_AT_ONCE and size - at >= _HEADER_BYTES:
-            length = data[at + 3] << 8 | data[at + 4]
-            if length > _ENCRYPTED_BYTES:
-                at = size  # OpenSSL reports the fault
-                break
-            if at + _HEADER_BYTES + length > size:
-                break
-            at += _HEADER_BYTES + length
-            count += 1
-        if at == start:
+        data, start = self._received, self._taken
+        end, count = whole_records(data, start, _RECORDS_AT_ONCE)
+        if end == start:
             return False
-        self._came.write(memoryview(data)[start:at])
-        self._taken = at
+        self._came.write(memoryview(data)[start:end])
+        self._taken = end
         self._fed_records += count
         return True
-
-    def _count_silent(self, with_data: int) -> None:
-        """Count how many of the records passed to OpenSSL had data. BrokenResourceError when too many had none."""
-        silent, self._fed_records = self._fed_records - with_data, 0
-        self._silent_records = max(0.0, self._silent_records + silent - with_data / _RECORDS_PER_SILENT)
-        if self._silent_records > _SILENT_RECORDS:
-            raise trio.BrokenResourceError("the peer sends TLS records without data")
 
     def _decrypt(self) -> bytes | None:
         """All that has come, ``b""`` when the peer has ended its side, None when no record is complete."""
@@ -183,7 +160,9 @@ class TlsTransport(SocketTransport):
                 with contextlib.suppress(trio.BrokenResourceError):
                     self._push()  # the alert
                 raise trio.BrokenResourceError from error
-            self._count_silent(len(pieces) - before)
+            with_data = len(pieces) - before
+            fed, self._fed_records = self._fed_records, 0
+            self._silent_records.add(fed - with_data, with_data)
         if self._goes.pending and not self._push() and len(self._encrypted) > _UNASKED_BYTES + 2 * _PIECE_BYTES:
             raise trio.BrokenResourceError("the peer causes TLS messages and does not take them")
         if pieces:
