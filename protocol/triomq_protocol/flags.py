@@ -16,6 +16,8 @@ PULL_LITE = 16
 PERM_INHERIT = 1
 PERM_WRITE = 2
 PERM_READ = 4
+READ_WRITE_PERM = PERM_READ | PERM_WRITE
+"""The permission of an ordinary topic."""
 
 # Topic sysFlag (docs/protocol/namesrv.md §2; upstream `TopicSysFlag`).
 TOPIC_UNIT = 1

@@ -181,10 +181,14 @@ def _other_protocol(word: bytes) -> str:
     """A guess about the peer from the bytes in place of a frame's length; empty if there is none."""
     if word == b"HTTP":
         return ": the peer speaks HTTP, this is a web server's port"
-    if word[0] in (_TLS_ALERT, _TLS_HANDSHAKE) and word[1] == _TLS_MAJOR:
-        return ": the peer speaks TLS"
-    return ""
+    return ": the peer speaks TLS" if begins_tls(word) else ""
 
 
 _TLS_ALERT, _TLS_HANDSHAKE = 0x15, 0x16
 _TLS_MAJOR = 0x03
+"""The first two bytes of a TLS record: its type and the protocol's major version."""
+
+
+def begins_tls(first: bytes) -> bool:
+    """Whether the first bytes of a peer begin a TLS record."""
+    return len(first) > 1 and first[0] in (_TLS_ALERT, _TLS_HANDSHAKE) and first[1] == _TLS_MAJOR

@@ -78,11 +78,10 @@ QUEUES: Final = 8
 QUEUES_MAX = 65_536
 """More queues than any topic needs; our brokers refuse more, RocketMQ's would loop over them endlessly."""
 
-PERM_READ_WRITE = flags.PERM_READ | flags.PERM_WRITE
-NEW_TOPIC: Final = TopicConfig(read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=PERM_READ_WRITE)
+NEW_TOPIC: Final = TopicConfig(read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=flags.READ_WRITE_PERM)
 """The settings that a topic gets where it is new and none are given."""
 
-PERM_BITS = flags.PERM_READ | flags.PERM_WRITE | flags.PERM_INHERIT
+PERM_BITS = flags.READ_WRITE_PERM | flags.PERM_INHERIT
 
 
 @attrs.frozen
@@ -132,7 +131,7 @@ class Admin(metaclass=NoPublicConstructor):
         queues: int | None = QUEUES,
         read_queues: int | None = None,
         write_queues: int | None = None,
-        perm: int | None = PERM_READ_WRITE,
+        perm: int | None = flags.READ_WRITE_PERM,
         order: bool = False,
         brokers: Sequence[str] | None = None,
         cluster: str | None = None,
@@ -225,7 +224,7 @@ class Admin(metaclass=NoPublicConstructor):
         await side_by_side(*(partial(look, address) for address in (await self._masters(None, None))[0]))
 
         async def header_for(_address: str) -> CreateTopicRequest:
-            return self._topic_header(topic, queues, queues, PERM_READ_WRITE)
+            return self._topic_header(topic, queues, queues, flags.READ_WRITE_PERM)
 
         created, error = await self._create(header_for, topic, None, None)
         # If a broker had more queues, no consumer would read their messages. From now on they get no messages.
@@ -482,7 +481,7 @@ class Admin(metaclass=NoPublicConstructor):
                 wanted = queue_id + 1
         if wanted > queues:
             request = Command.request(
-                RequestCode.UPDATE_AND_CREATE_TOPIC, self._topic_header(topic, wanted, queues, PERM_READ_WRITE)
+                RequestCode.UPDATE_AND_CREATE_TOPIC, self._topic_header(topic, wanted, queues, flags.READ_WRITE_PERM)
             )
             await self._request(address, request, f"create topic {topic}")
 

@@ -27,7 +27,7 @@ from triomq._cli.options import (
 from triomq._side_by_side import side_by_side
 from triomq.admin import TopicRouteData, TopicSettings, TopicTraffic
 from triomq.errors import BrokerNotFound, MQError, RouteNotFound
-from triomq_protocol.flags import PERM_READ, PERM_WRITE, perm_text
+from triomq_protocol.flags import perm_text
 from triomq_protocol.names import (
     DLQ_PREFIX,
     MASTER_ID,
@@ -38,8 +38,6 @@ from triomq_protocol.names import (
 
 QUEUES = 8
 """The number of queues of a new topic, per broker."""
-
-PERM_READ_WRITE = PERM_READ | PERM_WRITE
 
 ROUTES_AT_ONCE = 16
 """The most queries for routes at one time."""

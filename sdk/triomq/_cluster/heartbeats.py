@@ -13,6 +13,7 @@ from typing import Final
 
 import trio
 
+from triomq._cluster.name_servers import API_TIMEOUT_S
 from triomq._cluster.route import Route
 from triomq._cluster.routes import Routes
 from triomq._exception_groups import open_plain_nursery
@@ -28,9 +29,6 @@ log = logging.getLogger("triomq.heartbeats")
 
 HEARTBEAT_EVERY_S: Final = 30.0
 """Period (``heartbeatBrokerInterval``)."""
-
-API_TIMEOUT_S: Final = 3.0
-"""How long a broker may take to answer (``mqClientApiTimeout``)."""
 
 LOST_AGAIN_S: Final = 3.0
 """How soon, and how often, a broker that may ask about transactions is dialled again after its link was lost."""

@@ -41,7 +41,7 @@ from triomq_protocol.wire.command import Command
 log = logging.getLogger("triomq.name_servers")
 
 API_TIMEOUT_S = 3.0
-"""How long a name server may take to answer (``mqClientApiTimeout``)."""
+"""How long a name server or a broker may take to answer (``mqClientApiTimeout``)."""
 
 POLL_EVERY_S = 120.0
 """How often a provider whose answer can change is asked again."""

@@ -7,14 +7,12 @@ consumer are in ``group/positions.py``.  Upstream: ``OffsetStore``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 from triomq._arguments.kinds import check_methods
 from triomq._error_text import named_error
-from triomq._message.message import MessageQueue
+from triomq._message.message import OFFSET_MAX, MessageQueue
 from triomq.errors import MQError
-
-OFFSET_MAX: Final = 2**63 - 1
 
 
 class OffsetStore(Protocol):

@@ -16,6 +16,7 @@ import trio
 from triomq._admin.answers import body_of
 from triomq._admin.broker_sets import addresses_of
 from triomq._admin.groups import GroupAdmin
+from triomq._admin.topics import CONTESTED_KEY
 from triomq._arguments.kinds import check_callback, check_kind
 from triomq._arguments.numbers import check_seconds
 from triomq._cluster.identity import Clock
@@ -23,7 +24,6 @@ from triomq._cluster.name_servers import KNOWS_NO_BROKERS, NameServerGroup
 from triomq._constructors import NoPublicConstructor
 from triomq._examination.findings import Finding, FindingLimits, findings_of
 from triomq._examination.snapshot import (
-    CONTESTED_KEY,
     BrokerView,
     ClusterSnapshot,
     GroupView,

@@ -8,15 +8,16 @@ from typing import Final, Literal
 
 import attrs
 
+from triomq._admin.topics import CONTESTED_KEY
 from triomq._arguments.numbers import finite_number
 from triomq._examination.snapshot import (
     COMPILED_KEY,
-    CONTESTED_KEY,
     BrokerView,
     ClusterSnapshot,
     GroupView,
     NameServerView,
 )
+from triomq_protocol.flags import READ_WRITE_PERM
 from triomq_protocol.names import DLQ_PREFIX, MASTER_ID, RETRY_PREFIX, is_system_topic
 
 Level = Literal["problem", "notice"]
@@ -29,7 +30,6 @@ DISK_PROBLEM: Final = 0.85
 """Used fractions of the disk: brokers delete expired files from the first one on, and refuse messages soon after the
 second."""
 
-PERM_READ_WRITE: Final = 6
 
 SAME_EVERYWHERE: Final[Mapping[str, str]] = {
     "messageDelayLevel": "the same delay level lasts differently long",
@@ -458,7 +458,7 @@ def _master_settings(name: str, master: BrokerView, followers: Sequence[BrokerVi
             "Add a slave, or set flushDiskType=SYNC_FLUSH.",
         )
     permission = master.setting("brokerPermission")
-    if permission is not None and permission.isdecimal() and int(permission) & PERM_READ_WRITE != PERM_READ_WRITE:
+    if permission is not None and permission.isdecimal() and int(permission) & READ_WRITE_PERM != READ_WRITE_PERM:
         lacks = "messages" if not int(permission) & 2 else "pulls"
         yield _notice(
             "broker_permission",

@@ -10,9 +10,6 @@ import attrs
 from triomq._arguments.numbers import whole_number
 from triomq_protocol.names import MASTER_ID
 
-CONTESTED_KEY: Final = "triomqIdContestedBy"
-"""The key in a broker's runtime information for the address of another broker with its id."""
-
 COMPILED_KEY: Final = "triomqCompiled"
 """The key for whether the broker uses its compiled modules: used, missing, unwanted, stale. Only triomq's have it."""
 

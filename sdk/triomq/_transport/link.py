@@ -32,7 +32,7 @@ from triomq.errors import (
 from triomq_protocol.codes import ResponseCode
 from triomq_protocol.errors import BodyError, HeaderError, ProtocolError
 from triomq_protocol.wire.command import Command
-from triomq_protocol.wire.frame import FrameDecoder
+from triomq_protocol.wire.frame import FrameDecoder, begins_tls
 
 log = logging.getLogger("triomq.links")
 
@@ -58,11 +58,6 @@ turn still encode theirs. With half of it, the additional system calls cost more
 _RECEIVE_BYTES: Final = 64 * 1024
 _RECEIVE_BYTES_MAX: Final = 1024 * 1024
 _NEVER: Final = float("inf")
-
-TLS_ALERT: Final = 0x15
-TLS_HANDSHAKE: Final = 0x16
-TLS_MAJOR: Final = 0x03
-"""The first two bytes of a TLS record: its type and the protocol's major version."""
 
 Handler = Callable[["Link", Command], Command | None]
 """Answers a request of the peer; a plain function that returns soon, since the reader calls it. None: no answer."""
@@ -578,7 +573,7 @@ def other_protocol(first: bytes) -> str | None:
     """The protocol that a peer speaks, by the first bytes it sent; None if it cannot be recognised."""
     if first.startswith(b"HTTP/"):
         return "the peer speaks HTTP: this is a web server's port"
-    if len(first) > 1 and first[0] in (TLS_ALERT, TLS_HANDSHAKE) and first[1] == TLS_MAJOR:
+    if begins_tls(first):
         return "the peer speaks TLS: give open_client(tls=True), or --tls"
     # As a frame's length, four letters are more than half a gigabyte.
     if len(first) >= 4 and first.isascii() and first.decode("ascii").replace("\r", "").replace("\n", "").isprintable():

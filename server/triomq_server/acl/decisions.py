@@ -8,13 +8,11 @@ from collections.abc import Callable, Mapping
 from triomq_protocol.acl import ACCESS_KEY, SIGNATURE, signature_of, values_to_sign
 from triomq_protocol.errors import BodyError, HeaderError
 from triomq_protocol.names import TRACE_TOPIC
+from triomq_protocol.requests import UNIQUE_KEY_QUERY
 from triomq_protocol.wire.command import Command
 from triomq_server.acl.accounts import AccessRules, Account
 from triomq_server.acl.addresses import host_of
 from triomq_server.acl.permissions import Need, Permission, needs_admin, needs_of
-
-UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
-"""A field that 4.9 brokers leave out of the signed string, and that 4.9 Java clients sign: both are accepted."""
 
 MOST_REMEMBERED = 65_536
 """Maximum number of remembered decisions, each on an account, a request code, a topic and a group."""
@@ -115,6 +113,7 @@ class RequestAccess:
 
 def _signed(fields: dict[str, str | None], body: bytes, account: Account) -> bool:
     given = (fields.get(SIGNATURE) or "").encode("utf-8", "surrogatepass")
+    # 4.9 brokers leave this field out of the signed string, and 4.9 Java clients sign it: both are accepted.
     without = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}
     right = hmac.compare_digest(signature_of(values_to_sign(without), account.secret_key, body), given)
     # Queries have no body, so no peer can have the signature of a large body computed twice.

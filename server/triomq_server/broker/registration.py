@@ -17,7 +17,7 @@ import trio
 
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import ProtocolError
-from triomq_protocol.flags import PERM_READ, PERM_WRITE
+from triomq_protocol.flags import READ_WRITE_PERM
 from triomq_protocol.requests.registration import (
     QueryDataVersionRequest,
     QueryDataVersionResponse,
@@ -60,7 +60,6 @@ AWAY_REMEDY = "; it is tried again and again: start it, or take it out of namesr
 TLS_REMEDY = "; it is tried again and again: see useTLS and tls.client settings here, tls.server settings there"
 """The same if it can, and only one of the two speaks TLS, or one refuses the other's certificate."""
 
-_READ_WRITE = PERM_READ | PERM_WRITE
 _FAILURES = (OSError, LinkError, trio.TooSlowError, ProtocolError)
 _DECODING = trio.CapacityLimiter(1)
 
@@ -402,7 +401,7 @@ class _NameServer:
 def masked(topics: TopicConfigTable, permission: int) -> TopicConfigTable:
     """The table as it is registered: a broker without read or write permission lends that permission to all its
     topics."""
-    if permission & _READ_WRITE == _READ_WRITE:
+    if permission & READ_WRITE_PERM == READ_WRITE_PERM:
         return topics
     return TopicConfigTable(
         data_version=topics.data_version,

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from triomq_protocol.flags import PERM_READ, PERM_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUB
+from triomq_protocol.flags import PERM_WRITE, READ_WRITE_PERM, TOPIC_UNIT, TOPIC_UNIT_SUB
 from triomq_protocol.names import MAX_NAME_CHARACTERS
 from triomq_protocol.requests import BrokerData, ClusterInfo, DataVersion, QueueData, TopicConfig, TopicRouteData
 from triomq_protocol.wire.fastjson import java_map_order, java_map_order_in_slices
@@ -346,7 +346,7 @@ class RouteTable:
 
     def add_write_permission(self, broker_name: str) -> Generator[None, None, int]:
         """Make all queues of a broker set readable and writable; in slices, returns the number of its topics."""
-        return (yield from self._change_permission(broker_name, lambda _: PERM_READ | PERM_WRITE))
+        return (yield from self._change_permission(broker_name, lambda _: READ_WRITE_PERM))
 
     # Look-ups
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import trio
 
-from triomq_protocol.flags import PERM_READ, PERM_WRITE
+from triomq_protocol.flags import READ_WRITE_PERM
 from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.cluster.embedded import run_cluster
 from triomq_server.cluster.nodes import Machine
@@ -141,5 +141,5 @@ def _write_topics(plan: ClusterPlan, topics: Sequence[str]) -> None:
             config, _ = BrokerConfig.from_properties(node.properties)
             table = TopicTable(config, ConfigFile(str(node.directory / "config" / "topics.json"), RealDisk()), wall_ms)
             for topic in topics:
-                table.ensure(topic, QUEUES, PERM_READ | PERM_WRITE)
+                table.ensure(topic, QUEUES, READ_WRITE_PERM)
             table.persist()

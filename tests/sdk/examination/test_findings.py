@@ -5,10 +5,10 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from triomq._admin.topics import CONTESTED_KEY
 from triomq._examination.doctor import stuck_queues
 from triomq._examination.findings import FindingLimits, disks, findings_of
 from triomq._examination.snapshot import (
-    CONTESTED_KEY,
     BrokerView,
     ClusterSnapshot,
     GroupView,

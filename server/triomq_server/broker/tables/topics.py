@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from triomq_protocol.flags import PERM_INHERIT, PERM_READ, PERM_WRITE
+from triomq_protocol.flags import PERM_INHERIT, READ_WRITE_PERM
 from triomq_protocol.names import (
     BENCHMARK_TOPIC,
     DEFAULT_TOPIC,
@@ -37,8 +37,6 @@ from triomq_server.disk.config_files import ConfigFile
 from triomq_server.repeats import Repeats
 
 SCHEDULE_QUEUES = 18
-
-PERM_READ_WRITE = PERM_READ | PERM_WRITE
 
 QUEUES_LIMIT = 65536
 """More queues than any topic needs; 4.9 has no limit here, but a mistyped number would make it walk them forever."""
@@ -139,7 +137,7 @@ class TopicTable(VersionedTable[TopicConfig]):
         """Count a change that is not in the table itself, such as another brokerPermission (code 25)."""
         self._changed(None)
 
-    def ensure(self, topic: str, queues: int, perm: int = PERM_READ_WRITE, sys_flag: int = 0) -> TopicConfig:
+    def ensure(self, topic: str, queues: int, perm: int = READ_WRITE_PERM, sys_flag: int = 0) -> TopicConfig:
         """The topic's configuration; made with these values if it is new.
 
         Retry topics (heartbeats, send-back), dead letter topics and the half topic come into being by this
@@ -156,7 +154,7 @@ class TopicTable(VersionedTable[TopicConfig]):
 
     def ensure_retry(self, group: str, queues: int, sys_flag: int = 0) -> TopicConfig:
         """The retry topic of a group with this many queues in its settings; files and Java masters may have any number."""
-        return self.ensure(RETRY_PREFIX + group, max(0, min(queues, QUEUES_LIMIT)), PERM_READ_WRITE, sys_flag)
+        return self.ensure(RETRY_PREFIX + group, max(0, min(queues, QUEUES_LIMIT)), READ_WRITE_PERM, sys_flag)
 
     def create_for_send(
         self, topic: str, default_topic: str, wished_queues: int, sys_flag: int = 0
@@ -176,7 +174,7 @@ class TopicTable(VersionedTable[TopicConfig]):
         if template is None:
             return None
         if default_topic == DEFAULT_TOPIC and not self._config.auto_create_topic_enable:
-            template = msgspec.structs.replace(template, perm=PERM_READ_WRITE)
+            template = msgspec.structs.replace(template, perm=READ_WRITE_PERM)
             self.table[default_topic] = template
             self._forget_encoded()
         if not template.perm & PERM_INHERIT:
@@ -270,10 +268,10 @@ class TopicTable(VersionedTable[TopicConfig]):
         """The topics that every start creates in memory, before the file is read (docs/protocol/store.md §22)."""
         config = self._config
 
-        def topic(name: str, queues: int, perm: int = PERM_READ_WRITE) -> TopicConfig:
+        def topic(name: str, queues: int, perm: int = READ_WRITE_PERM) -> TopicConfig:
             return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
 
-        every = PERM_READ_WRITE | PERM_INHERIT
+        every = READ_WRITE_PERM | PERM_INHERIT
         topics = [topic(SELF_TEST_TOPIC, 1)]
         if config.auto_create_topic_enable:
             topics.append(topic(DEFAULT_TOPIC, config.default_topic_queue_nums, every))

@@ -15,6 +15,7 @@ from typing import NoReturn
 import msgspec
 import trio
 
+from triomq_protocol.flags import READ_WRITE_PERM
 from triomq_protocol.names import (
     CHECK_MAX_TIME_TOPIC,
     CHECK_TIMES,
@@ -26,7 +27,6 @@ from triomq_protocol.names import (
 )
 from triomq_protocol.record.view import RecordView
 from triomq_server.broker.broker import Broker
-from triomq_server.broker.tables.topics import PERM_READ_WRITE
 from triomq_server.broker.transactions.decisions import (
     Action,
     HalfState,
@@ -304,13 +304,13 @@ class CheckBack:
                 "the number of checks they are too large to be stored",
                 *due, half.queue_offset,
             )  # fmt: skip
-        self._broker.topics.ensure(CHECK_MAX_TIME_TOPIC, 1, PERM_READ_WRITE)
+        self._broker.topics.ensure(CHECK_MAX_TIME_TOPIC, 1, READ_WRITE_PERM)
         result = self._append(current, discarded(half, half.properties))
         return _Handled.STOP if result.status is AppendStatus.SERVICE_NOT_AVAILABLE else _Handled.PASSED
 
     def _discard(self, current: _Round, half: RecordView, properties: dict[str, str], limits: Limits) -> _Handled:
         """Store a half message in the topic that is not checked."""
-        self._broker.topics.ensure(CHECK_MAX_TIME_TOPIC, 1, PERM_READ_WRITE)
+        self._broker.topics.ensure(CHECK_MAX_TIME_TOPIC, 1, READ_WRITE_PERM)
         result = self._append(current, discarded(half, properties))
         if result.status is AppendStatus.SERVICE_NOT_AVAILABLE:
             return _Handled.STOP

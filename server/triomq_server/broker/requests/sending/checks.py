@@ -11,7 +11,7 @@ from datetime import datetime
 
 from triomq_protocol.codes import FAQ, ResponseCode
 from triomq_protocol.errors import HeaderError
-from triomq_protocol.flags import PERM_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUB, perm_text
+from triomq_protocol.flags import PERM_WRITE, READ_WRITE_PERM, TOPIC_UNIT, TOPIC_UNIT_SUB, perm_text
 from triomq_protocol.names import FORBIDDEN_TOPICS, RETRY_PREFIX, TRAN_MSG
 from triomq_protocol.properties import get_property
 from triomq_protocol.record.layout import TRANSACTION_PREPARED
@@ -20,7 +20,7 @@ from triomq_protocol.requests.send import SendMessageRequest, SendMessageRequest
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import RefusedError, check_transactions
-from triomq_server.broker.tables.topics import PERM_READ_WRITE, topic_name_remark
+from triomq_server.broker.tables.topics import topic_name_remark
 from triomq_server.config import StoreConfig
 from triomq_server.store import AppendStatus
 from triomq_server.wire import Link
@@ -93,7 +93,7 @@ class SendChecks:
             raise HeaderError("defaultTopicQueueNums", "is missing or malformed, and a new topic needs it")
         made = topics.create_for_send(topic, header.default_topic, header.default_topic_queue_nums, sys_flag)
         if made is None and is_retry:
-            return topics.ensure(topic, 1, PERM_READ_WRITE, sys_flag)
+            return topics.ensure(topic, 1, READ_WRITE_PERM, sys_flag)
         return made
 
     def queue(self, link: Link, queue_id: int, topic: TopicConfig) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.flags import PERM_WRITE
+from triomq_protocol.flags import PERM_WRITE, READ_WRITE_PERM
 from triomq_protocol.java_text import utf8
 from triomq_protocol.message_id import offset_message_ids
 from triomq_protocol.names import (
@@ -42,7 +42,6 @@ from triomq_server.broker.requests.sending.plain_properties import (
     PlainProperties,
 )
 from triomq_server.broker.requests.sending.rewriting import new_batch, special_record
-from triomq_server.broker.tables.topics import PERM_READ_WRITE
 from triomq_server.store import AppendResult, AppendStatus, NewBatch, NewRecord
 from triomq_server.store.dispatch.dispatcher import MANY_KEYS_CHARACTERS
 from triomq_server.wire import Burst, Handlers, Link, Slices
@@ -144,7 +143,7 @@ class Sending:
             dead = self._checks.is_dead_letter(command, header)
             if dead:
                 topic, queue_id = DLQ_PREFIX + topic[len(RETRY_PREFIX) :], 0
-                topic_config = broker.topics.ensure(topic, 1, PERM_READ_WRITE)
+                topic_config = broker.topics.ensure(topic, 1, READ_WRITE_PERM)
         record = NewRecord(
             topic,
             queue_id,

@@ -11,7 +11,7 @@ from functools import partial
 
 from triomq_protocol.codes import FAQ, RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
-from triomq_protocol.flags import PERM_WRITE, TOPIC_UNIT_SUB
+from triomq_protocol.flags import PERM_WRITE, READ_WRITE_PERM, TOPIC_UNIT_SUB
 from triomq_protocol.names import DELAY, DLQ_PREFIX, ORIGIN_MESSAGE_ID, RETRY_PREFIX, RETRY_TOPIC, WAIT
 from triomq_protocol.record.view import RecordView
 from triomq_protocol.requests.send_back import ConsumerSendMsgBackRequest
@@ -20,7 +20,7 @@ from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import INT32_MOST, RefusedError
 from triomq_server.broker.requests.sending.checks import VERSION_WITH_MAX_RECONSUME_TIMES
 from triomq_server.broker.requests.sending.rewriting import store_properties
-from triomq_server.broker.tables.topics import PERM_READ_WRITE, QUEUES_LIMIT, topic_name_remark
+from triomq_server.broker.tables.topics import QUEUES_LIMIT, topic_name_remark
 from triomq_server.store import AppendStatus, NewRecord
 from triomq_server.wire import Handlers, Link
 
@@ -69,7 +69,7 @@ def _take_back(broker: Broker, command: Command, header: ConsumerSendMsgBackRequ
     times = given_back.reconsume_times
     if header.delay_level < 0 or times >= limit:
         topic, queue_id, level = DLQ_PREFIX + name, 0, 0
-        broker.topics.ensure(topic, 1, PERM_READ_WRITE)
+        broker.topics.ensure(topic, 1, READ_WRITE_PERM)
     else:
         queue_id = broker.chance.randrange(min(group.retry_queue_nums, QUEUES_LIMIT))
         level = header.delay_level or min(FIRST_AUTOMATIC_LEVEL + times, INT32_MOST)
