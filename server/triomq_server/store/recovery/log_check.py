@@ -18,11 +18,10 @@ from triomq_server.store.repair.damage import Sound, bridge, copy_aside, damaged
 
 if COMPILED:
     from triomq_server.compiled import recovery as compiled_recovery
+from triomq_server.store.recovery.steps import BYTES_PER_STEP, RECORDS_PER_STEP
 
 _log = logging.getLogger(__name__)
 
-_RECORDS_PER_STEP = 2000
-_BYTES_PER_STEP = 1 << 23
 _FILES_CHECKED_AFTER_CLEAN_STOP = 3
 _OTHER_BYTES = 1 << 16
 
@@ -113,7 +112,7 @@ class LogCheck:
         while True:
             if COMPILED:
                 at, passed, store_timestamp = compiled_recovery.pass_records(
-                    buffer, at, segment.size, segment.base, _BYTES_PER_STEP, raw_crc32 if check_crc else None,
+                    buffer, at, segment.size, segment.base, BYTES_PER_STEP, raw_crc32 if check_crc else None,
                     self._may_be_torn, last_records,
                 )  # fmt: skip
                 if passed:
@@ -130,7 +129,7 @@ class LogCheck:
             if enters_queue(found.sys_flag):
                 last_records[found.topic, found.queue_id] = found.queue_offset, found.offset, found.size
             self._commitlog.store_timestamp = found.store_timestamp
-            if self.records % _RECORDS_PER_STEP == 0:
+            if self.records % RECORDS_PER_STEP == 0:
                 yield
 
     def _get_across(

@@ -7,11 +7,10 @@ from collections.abc import Generator
 
 from triomq_protocol.record.check import Finding, LogRecord, read_record
 from triomq_server.store.files.segments import Segment, Segments
+from triomq_server.store.recovery.steps import RECORDS_PER_STEP
 from triomq_server.store.repair.damage import next_sound
 
 _log = logging.getLogger(__name__)
-
-_RECORDS_PER_STEP = 2000
 
 
 class LogWalk:
@@ -48,7 +47,7 @@ class LogWalk:
                     return
                 segment, at = sound
             seen += 1
-            if seen % _RECORDS_PER_STEP == 0:
+            if seen % RECORDS_PER_STEP == 0:
                 yield None
             if at >= segment.size:
                 segment, at = self._segments.following(segment), 0

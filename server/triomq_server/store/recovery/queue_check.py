@@ -17,13 +17,10 @@ from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.placement import put_entry
 from triomq_server.store.queue_table import ConsumeQueues
 from triomq_server.store.recovery.log_walk import LogWalk
+from triomq_server.store.recovery.steps import QUEUES_PER_STEP, Steps
 from triomq_server.store.removed_queues import RemovedQueue
 
 _log = logging.getLogger(__name__)
-
-_QUEUES_PER_STEP = 64
-
-Steps = Generator[None, None, None]
 
 
 class QueueCheck:
@@ -107,7 +104,7 @@ class QueueCheck:
         for where, (number, offset, record_bytes) in self._last_records.items():
             queue = self._queues.get(*where)
             compared += 1
-            if compared % _QUEUES_PER_STEP == 0:
+            if compared % QUEUES_PER_STEP == 0:
                 yield
             if queue is None:
                 # Without a directory of its topic, the topic has been deleted.
@@ -147,7 +144,7 @@ class QueueCheck:
         """
         lacking: dict[tuple[str, int], tuple[ConsumeQueue, int]] = {}
         for compared, queue in enumerate(self._queues, 1):
-            if compared % _QUEUES_PER_STEP == 0:
+            if compared % QUEUES_PER_STEP == 0:
                 yield
             if queue.segments.min_offset > queue.start_offset * UNIT_BYTES:
                 offset, size, _ = UNIT.unpack(queue.segments.items[0].peek(0, UNIT_BYTES))

@@ -35,11 +35,9 @@ from triomq_server.store.repair.damage import damaged_folder
 
 if COMPILED:
     from triomq_server.compiled import recovery as compiled_recovery
+from triomq_server.store.recovery.steps import BYTES_PER_STEP, QUEUES_PER_STEP, Steps
 
 _log = logging.getLogger(__name__)
-
-_BYTES_PER_STEP = 1 << 23
-_QUEUES_PER_STEP = 64
 
 
 class RecoveryReport(msgspec.Struct, frozen=True):
@@ -67,9 +65,6 @@ class RecoveryReport(msgspec.Struct, frozen=True):
     dispatched_from: int
     index_entries_dropped: int
     damaged: tuple[tuple[int, int], ...] = ()
-
-
-Steps = Generator[None, None, None]
 
 
 class Recovery:
@@ -172,14 +167,14 @@ class Recovery:
     def _recover_queues(self, unsafe_from: int | None) -> Steps:
         for number, queue in enumerate(self._queues):
             yield from queue.recover(unsafe_from)
-            if number % _QUEUES_PER_STEP == 0:
+            if number % QUEUES_PER_STEP == 0:
                 yield
 
     def _correct_min_offsets(self) -> Steps:
         for number, queue in enumerate(self._queues):
             queue.correct_min_offset(self._commitlog.min_offset)
             queue.forget_read()
-            if number % _QUEUES_PER_STEP == 0:
+            if number % QUEUES_PER_STEP == 0:
                 yield
 
     def _find_lost_entries(self, begin: int, end: int) -> Steps:
@@ -322,7 +317,7 @@ class Recovery:
         while segment is not None and begin < end:
             until = min(segment.size, end - segment.base)
             at, passed, store_timestamp = compiled_recovery.pass_dispatched(
-                segment.buffer, begin - segment.base, until, segment.base, _BYTES_PER_STEP, indexed_until, known
+                segment.buffer, begin - segment.base, until, segment.base, BYTES_PER_STEP, indexed_until, known
             )
             begin = segment.base + at
             if passed:
