@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import click
 
@@ -107,7 +107,7 @@ def consume(
             async with client.lite_pull_consumer(group, start_from=begin) as consumer:
                 await consumer.subscribe(topic, expression)
                 printed = await _print_all(
-                    consumer, show, most, client.bounds if until_end else None, left_out=without_answer.keys()
+                    consumer, show, most, client.bounds if until_end else None, without_answer=without_answer
                 )
                 if until_end and not printed and not consumer.assignment:
                     raise click.ClickException(
@@ -128,7 +128,14 @@ def consume(
             TAIL_GROUP, auto_commit=False, offset_store=StartingOffsets(starts)
         ) as consumer:
             await consumer.assign(list(starts), expression)
-            printed = await _print_all(consumer, show, most, client.bounds if until_end else None, since_ms=since_ms)
+            printed = await _print_all(
+                consumer,
+                show,
+                most,
+                client.bounds if until_end else None,
+                since_ms=since_ms,
+                without_answer=without_answer,
+            )
         if not printed:
             _say_nothing_came(topic, f"from {start} on")
         check_outage(without_answer, incomplete=UNREAD)
@@ -163,10 +170,10 @@ async def _print_all(
     until_end: QueueBounds | None,
     *,
     since_ms: int = 0,
-    left_out: Container[str] = (),
+    without_answer: dict[str, str],
 ) -> int:
-    """Print messages up to `most`, and with `until_end` until brokers but those left out have no more; returns how many
-    were printed.
+    """Print messages up to `most`, and with `until_end` until brokers but those without an answer have no more; returns
+    how many were printed. Brokers that do not answer in the meantime are added to `without_answer`.
 
     Raises:
         click.ClickException: nothing comes from queues that have more, and no pull of theirs makes progress.
@@ -179,23 +186,18 @@ async def _print_all(
         batch = await consumer.poll(END_S)
         # The last message before a time is the nearest to it if there is none after it.
         wanted = [message for message in batch if message.stored_ms >= since_ms]
-        for message in wanted[:left]:
-            try:
-                show(message)
-            except OSError:
-                # The output's reader has closed it, as `head` does: the messages it got are consumed, the others are
-                # delivered again.
-                if consumer.auto_commit:
-                    await consumer.seek(message.queue, message.queue_offset)
-                raise
+        await _show_all(consumer, show, wanted[:left])
         printed += len(wanted[:left])
         left -= len(wanted)
         if until_end is not None and not batch:
-            before, unread = unread, await _unread(consumer, until_end, left_out)
+            answered, before = len(without_answer), unread
+            unread = await _unread(consumer, until_end, without_answer)
+            if len(without_answer) > answered:
+                continue  # queues of other brokers may have been read, or begun, in the meantime
             if not unread:
                 return printed
             if unread == before:  # else a filter lets a queue pass without a message, perhaps for long
-                if not await _try_again(consumer, until_end, unread.keys() - tried_again):
+                if not await _try_again(consumer, until_end, unread.keys() - tried_again, without_answer):
                     raise click.ClickException(
                         f"not all was read: nothing came for {END_S:g} s from queues that have more: "
                         f"{', '.join(map(_name_of, unread))}; see the warnings above, and `triomq doctor`"
@@ -208,15 +210,38 @@ async def _print_all(
     return printed
 
 
-async def _try_again(consumer: LitePullConsumer, bounds: QueueBounds, queues: Iterable[MessageQueue]) -> bool:
-    """Pull those of the queues again that are at their first message, and return whether there are any.
+async def _show_all(
+    consumer: LitePullConsumer, show: Callable[[ReceivedMessage], None], messages: list[ReceivedMessage]
+) -> None:
+    for message in messages:
+        try:
+            show(message)
+        except OSError:
+            # The output's reader has closed it, as `head` does: the messages it got are consumed, the others are
+            # delivered again.
+            if consumer.auto_commit:
+                await consumer.seek(message.queue, message.queue_offset)
+            raise
+
+
+async def _try_again(
+    consumer: LitePullConsumer, bounds: QueueBounds, queues: Iterable[MessageQueue], without_answer: dict[str, str]
+) -> bool:
+    """Pull those of the queues again that are at their first message, and return whether there are any, or whether a broker
+    has stopped to answer.
 
     Their positions may have been deleted: the consumer goes on at the first message only after a pause of ten seconds.
     """
     found = False
     for queue in queues:
-        first = await bounds.min_offset(queue)
-        if queue in consumer.assignment and consumer.position(queue) <= first:
+        if queue.broker_name in without_answer:
+            continue
+        first = None
+        with noting_outage(queue, without_answer):
+            first = await bounds.min_offset(queue)
+        if first is None:
+            found = True  # the others may have been read
+        elif queue in consumer.assignment and consumer.position(queue) <= first:
             await consumer.seek(queue, first)
             found = True
     return found
@@ -226,11 +251,19 @@ def _name_of(queue: MessageQueue) -> str:
     return f"{queue.broker_name}:{queue.queue_id}"
 
 
-async def _unread(consumer: LitePullConsumer, bounds: QueueBounds, left_out: Container[str]) -> dict[MessageQueue, int]:
+async def _unread(
+    consumer: LitePullConsumer, bounds: QueueBounds, without_answer: dict[str, str]
+) -> dict[MessageQueue, int]:
     """The queues that have messages which were not pulled yet -> their positions; brokers may refuse pulls, or not answer
-    them."""
-    positions = {queue: consumer.position(queue) for queue in consumer.assignment if queue.broker_name not in left_out}
-    return {queue: position for queue, position in positions.items() if position < await bounds.max_offset(queue)}
+    them. Brokers that do not answer here are added to `without_answer`."""
+    found: dict[MessageQueue, int] = {}
+    for queue in consumer.assignment:
+        if queue.broker_name not in without_answer:
+            position = consumer.position(queue)
+            with noting_outage(queue, without_answer):
+                if position < await bounds.max_offset(queue):
+                    found[queue] = position
+    return {queue: position for queue, position in found.items() if queue.broker_name not in without_answer}
 
 
 def _say_nothing_came(topic: str, start: str) -> None:

@@ -277,6 +277,30 @@ def one_away(request, command_line):
     return command_line
 
 
+@pytest.mark.parametrize("group", [[], ["-g", "G"]])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_broker_that_begins_to_hang_does_not_end_the_others(command_line, group, repeated):
+    """The first broker hangs from its first pull on; with `repeated` the second one refuses its first pull."""
+    hangs = command_line.cluster.add_master("a-broker")
+    command_line.cluster.name_server.add_route("T", hangs, command_line.cluster.broker)
+    hangs.store("T", 0, b"unread")
+    command_line.cluster.broker.store("T", 1, b"m")
+    if repeated:
+        command_line.cluster.broker.script(RequestCode.PULL_MESSAGE, lambda command: command.answer(1, "busy"))
+    silent = []
+
+    def answer(command):
+        silent.extend([command] if command.code == RequestCode.PULL_MESSAGE else [])
+        return None if silent else hangs.serve(command)
+
+    hangs.answer_to = answer
+    code, out, err = command_line("consume", "T", "--until-end", *group)
+    assert (code, out) == (1, "m\n")
+    assert "broker a-broker: RequestTimeout: no answer in time; asked a-broker-0:10911; its messages are missing" in err
+    assert "restart what hangs" in err
+    assert command_line.passed_s < 30
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
