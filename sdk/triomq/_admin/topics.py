@@ -435,16 +435,19 @@ class Admin(metaclass=NoPublicConstructor):
         """The addresses of the brokers that have the topic now, and why not all have it."""
         masters, lacking = await self._masters(brokers, cluster)
         failures: dict[str, MQError] = {}
-        created: list[str] = []
-        for address in masters:
+
+        async def create_at(address: str) -> None:
             try:
                 request = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, await header_for(address))
                 await self._request(address, request, f"create topic {topic}")
-                created.append(address)
             except MQError as error:
                 failures[address] = error
+
+        await side_by_side(*(partial(create_at, address) for address in masters))
+        created = [address for address in masters if address not in failures]
         if failures:
-            return created, with_places(next(iter(failures.values())), created, [*failures, *lacking])
+            failed = [address for address in masters if address in failures]
+            return created, with_places(failures[failed[0]], created, [*failed, *lacking])
         if lacking:
             return created, BrokerNotFound(
                 f"topic {topic} is on {', '.join(created)} now, and not on {', '.join(lacking)}: no master of it is "

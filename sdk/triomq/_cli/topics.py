@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -140,8 +141,9 @@ def _delete(topic: str, name_servers: str, *, yes: bool, as_json: bool) -> None:
 def _create(topic: str, wanted: Wanted, name_servers: str, *, yes: bool) -> None:
     """Create a topic, or change it; asks first if some of its queues could no longer be read."""
     queues = wanted.queues
+    without_answer: dict[str, str] = {}
     if not yes and queues is not None:
-        existing = _settings_now(topic, name_servers, at_brokers=True)
+        existing = _settings_now(topic, name_servers, without_answer)
         fewer = any(each.read_queues > queues or each.write_queues > queues for each in existing.values())
         if fewer:
             change = f"topic {topic} ({_where(existing)}) to {queues} queues per broker"
@@ -149,7 +151,13 @@ def _create(topic: str, wanted: Wanted, name_servers: str, *, yes: bool) -> None
             ask(f"Reduce {change}? Messages in the others can no longer be read.", "Nothing was changed.")
 
     async def work(client: Client) -> None:
-        await client.admin.create_topic(topic, queues=queues, perm=wanted.perm)
+        registered = (await client.admin.cluster_info()).broker_addr_table or {}
+        answering = sorted(registered.keys() - without_answer.keys())
+        brokers = answering if without_answer and answering else None  # the others would take as long again
+        await client.admin.create_topic(topic, queues=queues, perm=wanted.perm, brokers=brokers)
+        if brokers:
+            there = f"topic {topic} is on {', '.join(brokers)} now, and not on the others; create it again then"
+            check_outage(without_answer, incomplete=there)
         if wanted.order is not None:
             await _set_order(client, topic, wanted, name_servers)
 
@@ -197,8 +205,13 @@ def order_warning(settings: Mapping[str, Mapping[str, str]], cure: str) -> str |
     )
 
 
-def _settings_now(topic: str, name_servers: str, *, at_brokers: bool = False) -> Mapping[str, TopicSettings]:
-    """A topic's settings by broker set; empty if no name server knows it, and with `at_brokers` no master has it."""
+def _settings_now(
+    topic: str, name_servers: str, without_answer: dict[str, str] | None = None
+) -> Mapping[str, TopicSettings]:
+    """A topic's settings by broker set; empty if no name server knows it.
+
+    With `without_answer` the masters are asked too, and those that do not answer are added to it, with the reason.
+    """
     found: dict[str, TopicSettings] = {}
 
     async def look(client: Client) -> None:
@@ -208,8 +221,16 @@ def _settings_now(topic: str, name_servers: str, *, at_brokers: bool = False) ->
             raise  # an outage: it is not known whether the topic exists
         except RouteNotFound:
             pass
-        if at_brokers:
-            found.update(await client.admin.topic_settings(topic))
+        if without_answer is not None:
+
+            async def look_at_masters() -> None:
+                found.update(await client.admin.topic_settings(topic))
+
+            async def look_for_outage() -> None:
+                with suppress(BrokerNotFound):  # the change fails, too
+                    without_answer.update(await client.admin.without_master())
+
+            await side_by_side(look_at_masters, look_for_outage)
 
     with_client(name_servers, look, route_wait_s=0)
     return found

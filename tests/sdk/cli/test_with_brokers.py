@@ -44,6 +44,22 @@ def test_a_change_whose_master_is_dead_is_refused_at_once(command_line, change):
     assert command_line.passed_s < VIRTUAL_S
 
 
+@pytest.mark.parametrize("queues", [["--queues", "4"], []])
+def test_masters_that_hang_do_not_delay_a_creation_one_by_one(command_line, queues):
+    masters = [command_line.cluster.add_master(f"broker-{letter}") for letter in "bcd"]
+    asked = []
+    masters[0].script(RequestCode.UPDATE_AND_CREATE_TOPIC, lambda command: asked.append(command) or command.answer(0))
+    for hangs in masters[1:]:
+        hangs.answer_to = lambda command: None
+    code, out, err = command_line("topics", "NEW", "--create", *queues)
+    assert (code, out, len(asked)) == (1, "", 1)
+    assert "asked broker-c-0:10911" in err or "the master broker-c-0:10911 does not answer" in err
+    assert "broker-d-0:10911" in err
+    assert command_line.passed_s < 5 + VIRTUAL_S
+    if queues:
+        assert "topic NEW is on broker-a, broker-b now, and not on the others; create it again then (" in err
+
+
 def test_the_progress_of_a_group_is_shown_while_its_members_are_unknown(command_line):
     broker, dead = command_line.cluster.broker, command_line.cluster.add_master("broker-b")
     dead.up = False
