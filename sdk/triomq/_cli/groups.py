@@ -16,6 +16,7 @@ from triomq._half_done import with_places
 from triomq._side_by_side import side_by_side
 from triomq.admin import ConsumerConnection, GroupAdmin, GroupProgress, GroupSettings
 from triomq.errors import AccessRefused, BrokerNotFound
+from triomq_protocol.codes import version_description
 from triomq_protocol.names import RETRY_PREFIX
 
 GROUPS_AT_ONCE = 64
@@ -190,7 +191,7 @@ def _show_members(group: str, online: ConsumerConnection, *, as_json: bool) -> N
             "member": each.client_id,
             "address": each.client_addr,
             "language": each.language,
-            "version": each.version,
+            "version": version_description(each.version),
             "type": online.consume_type,
             "model": online.message_model,
         }

@@ -9,6 +9,7 @@ import click
 
 from triomq import Client
 from triomq._cli.options import ask, check_can_ask, json_option, name_servers_option, progress_row, say, with_client
+from triomq_protocol.codes import version_description
 
 _yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
@@ -114,7 +115,7 @@ def producers(broker: str, name_servers: str, as_json: bool) -> None:
                     "client": each.client_id,
                     "address": each.remote_ip,
                     "language": each.language,
-                    "version": each.version,
+                    "version": version_description(each.version),
                     "updated_ms": each.last_update_timestamp,
                 }
                 say(row, f"{group:<32} {each.client_id:<40} {each.remote_ip}  {each.language}", as_json=as_json)

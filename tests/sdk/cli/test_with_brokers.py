@@ -17,6 +17,12 @@ from triomq_command import running
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.names import MASTER_ID
 from triomq_protocol.requests import ConsumeStats, GetMaxOffsetRequest, GroupList, SubscriptionGroupTable
+from triomq_protocol.requests.group_admin import (
+    ClientConnection,
+    ConsumerConnection,
+    ProducerInfo,
+    ProducerTableInfo,
+)
 from triomq_protocol.requests.pull import PullMessageRequest, PullMessageResponse
 from triomq_protocol.trace import encode_consuming
 
@@ -74,6 +80,20 @@ def test_the_progress_of_a_group_is_shown_while_its_members_are_unknown(command_
         ["T", "broker-a", "0", "3", "7", "4"],
     ]
     assert "broker broker-b: the master broker-b-0:10911 does not answer" in err
+
+
+def test_versions_of_clients_have_the_names_that_rocketmq_gives_them(command_line):
+    broker = command_line.cluster.broker
+    member = ClientConnection(client_id="c", client_addr="h:1", language="JAVA", version=403)
+    body = ConsumerConnection(connection_set=[member]).encode()
+    broker.script(RequestCode.GET_CONSUMER_CONNECTION_LIST, lambda command: command.answer(0, body=body))
+    stats = ConsumeStats().encode()
+    broker.script(RequestCode.GET_CONSUME_STATS, lambda command: command.answer(0, body=stats))
+    producer = ProducerInfo(client_id="p", remote_ip="h:2", language="JAVA", version=399)
+    body_of_producers = ProducerTableInfo(data={"PG": [producer]}).encode()
+    broker.script(RequestCode.GET_ALL_PRODUCER_INFO, lambda command: command.answer(0, body=body_of_producers))
+    assert json.loads(command_line("groups", "G", "--json")[1].splitlines()[0])["version"] == "V4_9_5"
+    assert json.loads(command_line("brokers", "producers", "broker-a", "--json")[1])["version"] == "V4_9_3"
 
 
 def test_a_name_is_one_line_of_a_list(command_line):
