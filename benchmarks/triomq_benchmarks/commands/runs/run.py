@@ -322,7 +322,11 @@ def _print_search(target: str, search: MaxRate, console: Console) -> None:
         answer = f"{trial.answer}: {trial.reason}"
         table.add_row(f"{trial.rate_per_s:,.0f}/s", f"{trial.acked_per_s:,.0f}/s", f"{trial.p99_ms:,.2f} ms", answer)
     console.print(table)
-    console.print(f"{target}: {search.rate_per_s:,.0f} messages per second are sustained")
+    known = f"{search.rate_per_s:,.0f} messages per second are sustained"
+    if search.limited_by == "unfinished":
+        known = f"at least {known}" if search.rate_per_s else "no sustained rate was found"
+        known += ", and the search was not finished"
+    console.print(f"{target}: {known}")
     if search.limited_by == "generator":
         console.print("The search ended at the generator's limit, not at the broker's: add workers or a machine")
     if search.limited_by == "trials":

@@ -74,8 +74,8 @@ class MaxRate:
 
     Attributes:
         rate_per_s: the highest sustained rate; 0 if there was none.
-        limited_by: `broker`; `generator` if the search had to end early; or `trials` if it ended with `TRIALS_MAX`
-            trials, and the limit may be elsewhere.
+        limited_by: `broker`; `generator` if the search had to end early; `trials` if it ended with `TRIALS_MAX` trials,
+            and the limit may be elsewhere; or `unfinished` if a further trial would have followed.
         trials: the trials in order.
     """
 
@@ -149,7 +149,11 @@ class Search:
     @property
     def result(self) -> MaxRate:
         """The result so far."""
-        limited_by = "trials" if len(self._trials) >= TRIALS_MAX and not self._is_found() else self._limited_by
+        limited_by = self._limited_by
+        if self._next is not None:
+            limited_by = "unfinished"
+        elif len(self._trials) >= TRIALS_MAX and not self._is_found():
+            limited_by = "trials"
         return MaxRate(self._sustained, limited_by, tuple(self._trials))
 
     def add(self, trial: Trial) -> None:

@@ -60,6 +60,13 @@ def test_a_search_that_ends_with_its_trials_has_not_found_the_limit(
     assert (found.rate_per_s, found.limited_by) == (pytest.approx(rate, rel=0.05), limited_by)
 
 
+def test_a_search_that_ended_early_says_so() -> None:
+    begun = Search(100)
+    assert (begun.result.rate_per_s, begun.result.limited_by) == (0, "unfinished")
+    begun.add(Trial(100, Answer.SUSTAINED, "", 1, 100))
+    assert (begun.result.rate_per_s, begun.result.limited_by) == (100, "unfinished")
+
+
 WORKLOAD = Workload(name="x", rate_per_s=100, duration_s=9)
 WORKER = WorkerResult(worker=0, host="h", pid=1, sent=900, acked=900)
 
