@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ from triomq_protocol.requests import (
     ConsumerIdList,
     ConsumerSendMsgBackRequest,
     GetConsumerListByGroupRequest,
+    GetConsumerStatusBody,
+    GetConsumerStatusRequest,
     HeartbeatData,
     LockBatchRequestBody,
     LockBatchResponseBody,
@@ -44,6 +47,9 @@ class ConsumerSide:
         self.models: dict[str, str] = {}
         self.subscriptions: dict[tuple[str, str], SubscriptionData] = {}
         self.locks: dict[tuple[str, MessageQueue], tuple[str, float]] = {}
+        self.statuses: dict[int, trio.Event] = {}
+        self.answers: dict[int, Command] = {}
+        self.numbers = itertools.count(1000)
         self.levels_s = LEVELS_S
         self.sql: Callable[[str, RecordView], bool] = lambda _text, _record: True
         self.arrival = trio.Event()
@@ -57,6 +63,7 @@ class ConsumerSide:
         handlers: dict[int, Callable[[Command], Any]] = {
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.list_members,
             RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.status,
             RequestCode.LOCK_BATCH_MQ: self.lock,
             RequestCode.UNLOCK_BATCH_MQ: self.unlock,
             RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back,
@@ -121,6 +128,30 @@ class ConsumerSide:
             for client_id in [each for each, theirs in members.items() if theirs is stream]:
                 del members[client_id]
                 self.notify(group)
+
+    async def status(self, command: Command) -> Command:
+        """Ask one member which queues it has."""
+        header = command.header(GetConsumerStatusRequest)
+        member = header.client_addr or ""
+        table: dict[str, dict[MessageQueue, int]] = {}
+        stream = self.members.get(header.group, {}).get(member)
+        if stream is not None:
+            request = Command.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, header)
+            request.opaque = next(self.numbers)
+            self.statuses[request.opaque] = answered = trio.Event()
+            await self.broker.push_to(stream, request)
+            with trio.move_on_after(5):
+                await answered.wait()
+                table[member] = GetConsumerStatusBody.decode(self.answers.pop(request.opaque).body).message_queue_table
+        return command.answer(0, body=GetConsumerStatusBody(consumer_table=table).encode())
+
+    def takes_status(self, answer: Command) -> bool:
+        waiter = self.statuses.pop(answer.opaque, None)
+        if waiter is None:
+            return False
+        self.answers[answer.opaque] = answer
+        waiter.set()
+        return True
 
     # --- locks -----------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import logging
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Final, Protocol
 
@@ -24,6 +24,7 @@ from triomq._consumer.group.allocate import AllocateStrategy, Average, hashes_na
 from triomq._consumer.group.by_broker import at_each_broker
 from triomq._consumer.group.callbacks import ConsumerEvent, reporter
 from triomq._error_text import one_line
+from triomq._exception_groups import open_plain_nursery
 from triomq._message.message import MessageQueue, check_queue
 from triomq._transport.link import Link
 from triomq._transport.links import Links
@@ -41,7 +42,12 @@ from triomq.errors import (
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
 from triomq_protocol.names import RETRY_PREFIX
-from triomq_protocol.requests import ConsumerIdList, GetConsumerListByGroupRequest
+from triomq_protocol.requests import (
+    ConsumerIdList,
+    GetConsumerListByGroupRequest,
+    GetConsumerStatusBody,
+    GetConsumerStatusRequest,
+)
 from triomq_protocol.wire.command import Command
 
 log = logging.getLogger("triomq.rebalance")
@@ -60,6 +66,13 @@ can be reached again, but does not notify its members of changes, is noticed aft
 HAND_OVER_S: Final = 0.1
 """How long a member waits before it takes queues that others may have: these learn of the change at the same time, and
 commit. Otherwise it would begin at the commit before that, several seconds back."""
+
+ROUTE_SPREAD_S: Final = 60.0
+"""How long after a topic's queues have changed other members may have those of its earlier route: they look at routes
+every 30 s, and Java's members then rebalance every 20 s."""
+
+STILL_HAVE_TIMEOUT_S: Final = 1.0
+"""How long another member may take to say which queues it has; one that does not answer gets no more time."""
 
 MEMBERS_TIMEOUT_S: Final = 3.0
 """How long a broker may take to list the members (``mqClientApiTimeout``)."""
@@ -228,6 +241,7 @@ class _TopicShare:
         done: whether nothing is missing that must be asked for in a second.
         is_listed: whether the members are known, if they matter.
         others: the topic's other queues, which other members have.
+        previous: those of the queues that others may have until they know the topic's new route -> these members.
     """
 
     topic: str
@@ -236,6 +250,34 @@ class _TopicShare:
     done: bool = True
     is_listed: bool = True
     others: frozenset[MessageQueue] = frozenset()
+    previous: Mapping[MessageQueue, Collection[str]] = attrs.field(factory=dict)
+
+
+@attrs.define
+class _KnownQueues:
+    """The queues of one topic, and for some time after a change what they were before, and whose.
+
+    Attributes:
+        now: by its newest route.
+        before: by the one before, until :data:`ROUTE_SPREAD_S` after the change.
+        members: those of all lists since the last one before the change: brokers that have just come into the route
+            list only the members that have noticed.
+        changed_s: when it changed, on trio's clock.
+    """
+
+    now: frozenset[MessageQueue]
+    before: frozenset[MessageQueue] = frozenset()
+    members: frozenset[str] = frozenset()
+    changed_s: float = -math.inf
+
+    def note(self, queues: Collection[MessageQueue], members: Iterable[str]) -> None:
+        """Take the queues of the newest route, and the members that a broker lists now."""
+        time_s = trio.current_time()
+        if self.now != (now := frozenset(queues)):
+            self.before, self.now, self.changed_s = self.now, now, time_s
+        elif time_s - self.changed_s > ROUTE_SPREAD_S:
+            self.before, self.members = frozenset(), frozenset()
+        self.members = self.members.union(members)
 
 
 class Members:
@@ -316,6 +358,47 @@ class Members:
                 )
         return None
 
+    async def still_have(self, owners: Mapping[MessageQueue, Collection[str]]) -> set[MessageQueue]:
+        """Those of some queues that certain members have still; one that does not say so has none.
+
+        Args:
+            owners: queue -> the members.
+        """
+        found: set[MessageQueue] = set()
+
+        @trio.lowlevel.enable_ki_protection
+        async def ask(member: str, queues: Collection[MessageQueue]) -> None:
+            found.update((await self._queues_of(member, next(iter(queues)))).intersection(queues))
+
+        # At each queue's broker, since a member may not know the others.
+        asked: defaultdict[tuple[str, str, str], list[MessageQueue]] = defaultdict(list)
+        for queue, member in ((queue, member) for queue, members in owners.items() for member in members):
+            asked[member, queue.broker_name, queue.topic].append(queue)
+        async with open_plain_nursery() as nursery:
+            for (member, _, _), queues in asked.items():
+                nursery.start_soon(ask, member, queues)
+        return found
+
+    async def _queues_of(self, member: str, queue: MessageQueue) -> set[MessageQueue]:
+        """What a member has of a queue's topic, as far as it says so to the queue's broker."""
+        namespace, route = self._routes.namespace, self._routes.known(queue.topic)
+        address = route.master(queue.broker_name) if route is not None else None
+        if address is None or self._is_silent(address):
+            return set()
+        header = GetConsumerStatusRequest(topic=namespace.wrap(queue.topic), group=self._group, client_addr=member)
+        try:
+            link = await self._links.get(address)
+            request = Command.request(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
+            answer = await link.request(request, STILL_HAVE_TIMEOUT_S)
+            what = f"the queues of {member}"
+            if answer.code != ResponseCode.SUCCESS:
+                raise error_for_code(answer.code, answer.remark, what=what, address=address)
+            table = GetConsumerStatusBody.decode(answer.body).consumer_table
+        except (MQError, BodyError) as error:
+            log.debug("%s does not say which queues %s has: %s", address, member, error)
+            return set()
+        return {namespace.unwrap_queue(each) for each in table.get(member, ())}
+
     def _is_silent(self, address: str) -> bool:
         since = self._silent_since.get(address)
         return since is not None and trio.current_time() - since < REBALANCE_EVERY_S
@@ -386,6 +469,8 @@ class Rebalance:
         self._absent: set[str] = set()
         self._missing_since: dict[str, float] = {}
         """Since when a subscribed topic has been unknown, on trio's clock."""
+        self._known: dict[str, _KnownQueues] = {}
+        """Topic -> its queues, for those that the members share."""
         self._unlisted_since: dict[str, float] = {}
         """Since when no broker of a topic has listed the members, on trio's clock."""
         self._is_done = False
@@ -449,6 +534,7 @@ class Rebalance:
                 self._members.begin_round()
             topics = sorted(self._topics())
             self._missing_since = {topic: at for topic, at in self._missing_since.items() if topic in topics}
+            self._known = {topic: known for topic, known in self._known.items() if topic in topics}
             # At once: what follows may wait for brokers.
             done = await self._apply(
                 [_TopicShare(topic) for topic in sorted({queue.topic for queue in self.owned} - set(topics))]
@@ -472,17 +558,7 @@ class Rebalance:
         if self._members is None:
             return _TopicShare(topic, queues or None)
         members = await self._members.of(topic) if queues else None
-        namespace, hashes = self._routes.namespace, hashes_names(self._strategy)
-        share = work_out_share(
-            self._client_id,
-            # What is hashed must be what Java's members of the group hash.
-            namespace.wrap_queues(queues) if hashes else queues,
-            members,
-            self._strategy,
-            was_absent=topic in self._absent,
-        )
-        if hashes and share.queues is not None:
-            share = attrs.evolve(share, queues=tuple(map(namespace.unwrap_queue, share.queues)))
+        share = self._share_of(self._client_id, queues, members, was_absent=topic in self._absent)
         if members:
             self._note_duplicates(members)
         count, others = len(set(members or ())), frozenset(queues).difference(share.queues or ())
@@ -498,8 +574,45 @@ class Rebalance:
             await self._beat()
             return _TopicShare(topic, share.queues, count, done=False, others=others)
         self._absent.discard(topic)
+        previous = await self._previous_owners(topic, queues, share.queues or (), members) if members else {}
         done, is_listed = share.queues is not None or not members, bool(members) or not queues
-        return _TopicShare(topic, share.queues, count, done=done, is_listed=is_listed, others=others)
+        return _TopicShare(topic, share.queues, count, done=done, is_listed=is_listed, others=others, previous=previous)
+
+    def _share_of(
+        self,
+        client_id: str,
+        queues: Collection[MessageQueue],
+        members: Collection[str] | None,
+        *,
+        was_absent: bool = False,
+    ) -> Share:
+        namespace, hashes = self._routes.namespace, hashes_names(self._strategy)
+        share = work_out_share(
+            client_id,
+            # What is hashed must be what Java's members of the group hash.
+            namespace.wrap_queues(queues) if hashes else queues,
+            members,
+            self._strategy,
+            was_absent=was_absent,
+        )
+        if hashes and share.queues is not None:
+            share = attrs.evolve(share, queues=tuple(map(namespace.unwrap_queue, share.queues)))
+        return share
+
+    async def _previous_owners(
+        self, topic: str, queues: Collection[MessageQueue], mine: Collection[MessageQueue], members: Iterable[str]
+    ) -> dict[MessageQueue, set[str]]:
+        """Who may have this member's queues by the route before a change, of which it may not know yet."""
+        known = self._known.setdefault(topic, _KnownQueues(frozenset(queues)))
+        known.note(queues, members)
+        found: defaultdict[MessageQueue, set[str]] = defaultdict(set)
+        moved = known.before.intersection(mine).difference(self.owned)
+        for group in {known.members, frozenset(members)} if moved else ():
+            for member in group - {self._client_id}:
+                await trio.lowlevel.checkpoint()  # a share of thousands of queues takes milliseconds
+                for queue in moved.intersection(self._share_of(member, known.before, group).queues or ()):
+                    found[queue].add(member)
+        return found
 
     async def _queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
         """A topic's queues, empty for an unknown topic; None if name servers or brokers cannot be reached."""
@@ -536,9 +649,28 @@ class Rebalance:
         done &= await self._keep(kept)
         if any(moves.assign and share.members > 1 for share, _, moves in planned):
             await trio.sleep(HAND_OVER_S)
+        held = await self._held_by_others(planned)
         for share, owned, moves in planned:
-            done &= await self._take(share, owned, moves)
-        return done
+            free = attrs.evolve(moves, assign=tuple(queue for queue in moves.assign if queue not in held))
+            done &= await self._take(share, owned, free)
+        return done and not held
+
+    async def _held_by_others(
+        self, planned: Sequence[tuple[_TopicShare, set[MessageQueue], Moves]]
+    ) -> set[MessageQueue]:
+        """Queues to be taken that other members have still, as they do not know a topic's new route yet."""
+        owners = {
+            queue: share.previous[queue]
+            for share, _, moves in planned
+            for queue in moves.assign
+            if queue in share.previous
+        }
+        if not owners or self._members is None:
+            return set()
+        held = await self._members.still_have(owners)
+        if held:
+            log.debug("other members have %d queues still, by a topic's earlier route", len(held))
+        return held
 
     async def _keep(self, queues: Collection[MessageQueue]) -> bool:
         """Returns whether all stay ours for certain."""

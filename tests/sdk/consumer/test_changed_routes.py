@@ -1,0 +1,161 @@
+"""Members notice at different times that a topic's route has changed, and have no queue at the same time meanwhile."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from consumer_broker import until
+
+import triomq
+from triomq._consumer.group.rebalance import ROUTE_SPREAD_S
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.requests import GetConsumerStatusBody, GetConsumerStatusRequest
+
+STATUS = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+QUEUES = 4
+
+
+class Group:
+    """Members of group G, and who has which queue."""
+
+    def __init__(self, cluster, nursery, kind):
+        self.cluster = cluster
+        self.nursery = nursery
+        self.kind = kind
+        self.owners = defaultdict(set)
+        self.twice = set()
+        self.given = Counter()
+        self.second = cluster.add_master("broker-b")
+        self.second.consumers.serves_groups = True
+        self.second.name_server = cluster.name_server
+        self.set_route(cluster.broker, self.second)
+
+    def set_route(self, *brokers):
+        for topic, queues in (("T", QUEUES), ("%RETRY%G", 1)):
+            self.cluster.name_server.add_route(topic, *brokers, queues=queues)
+
+    def join(self, name):
+        self.nursery.start_soon(self.live, name)
+
+    async def live(self, name):
+        def assigned(queues):
+            for queue in queues:
+                self.owners[queue].add(name)
+                if len(self.owners[queue]) > 1:
+                    self.twice.add((queue, *sorted(self.owners[queue])))
+
+        def revoked(queues):
+            for queue in queues:
+                self.owners[queue].discard(name)
+
+        options = {
+            "start_from": "earliest",
+            "callbacks": triomq.ConsumerCallbacks(on_assigned=assigned, on_revoked=revoked),
+        }
+        async with self.cluster.client(instance_name=name, chance=random.Random(name)) as client:
+            if self.kind == "lite":
+                async with client.lite_pull_consumer("G", **options) as consumer:
+                    await consumer.subscribe("T")
+                    while True:
+                        self.given.update((each.queue, each.queue_offset) for each in await consumer.poll())
+            async with client.push_consumer("G", ordered=self.kind == "ordered", **options) as consumer:
+                await consumer.subscribe("T")
+                await consumer.run(self.handle)
+
+    async def handle(self, message):
+        await trio.lowlevel.checkpoint()
+        self.given[message.queue, message.queue_offset] += 1
+
+    async def keep_sending(self):
+        while True:
+            await trio.sleep(0.1)
+            for broker in (self.cluster.broker, self.second):
+                if broker.up:
+                    for number in range(QUEUES):
+                        broker.store("T", number, b"x")
+
+    async def is_shared_out(self, queues, seconds=60):
+        def has_one_owner_each():
+            owned = [owners for queue, owners in self.owners.items() if queue.topic == "T" and owners]
+            return len(owned) == queues and all(len(owners) == 1 for owners in owned)
+
+        await until(has_one_owner_each, seconds)
+
+
+@asynccontextmanager
+async def opened_group(cluster, kind):
+    """Two members, whose clients look at routes at different times."""
+    async with trio.open_nursery() as nursery:
+        group = Group(cluster, nursery, kind)
+        group.join("1")
+        await trio.sleep(3.3)
+        group.join("5")
+        await trio.sleep(40)
+        await group.is_shared_out(2 * QUEUES)
+        yield group
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("kind", ["lite", "push", "ordered"])
+@pytest.mark.parametrize(("down_s", "join_s"), [(5, 2), (20, 10), (70, None)])
+async def test_a_broker_that_comes_back(autojump_clock, group_cluster, kind, down_s, join_s):
+    """One member has never seen it, or all look for it every 30 s only."""
+    async with opened_group(group_cluster, kind) as group:
+        group.nursery.start_soon(group.keep_sending)
+        await trio.sleep(10)
+        group.set_route(group_cluster.broker)
+        await group.second.stop()
+        if join_s is not None:
+            await trio.sleep(join_s)
+            group.join("3")
+        await trio.sleep(down_s - (join_s or 0))
+        await group.is_shared_out(QUEUES)
+        group.twice.clear()
+        group.given.clear()
+        group.second.up = True
+        group.set_route(group_cluster.broker, group.second)
+        await trio.sleep(40)
+        await group.is_shared_out(2 * QUEUES, 1)
+        assert not group.twice
+        assert not [count for count in group.given.values() if count > 1]
+        await trio.sleep(ROUTE_SPREAD_S)
+        group_cluster.broker.seen.clear()
+        group.join("7")
+        await trio.sleep(1)
+        await group.is_shared_out(2 * QUEUES, 1)
+        assert not group_cluster.broker.requests(STATUS), "an ordinary join asks nobody"
+
+
+@pytest.mark.parametrize("answer", [None, lambda command: command.answer(3, "not supported")])
+async def test_a_broker_that_does_not_say_what_a_member_has(autojump_clock, group_cluster, answer):
+    """Its queues are taken in a second, as if nobody had them."""
+    async with opened_group(group_cluster, "lite") as group:
+        for broker in (group_cluster.broker, group.second):
+            broker.script(STATUS, *[answer] * 1000)
+        group.set_route(group_cluster.broker)
+        await until(lambda: group_cluster.broker.requests(STATUS))
+        await group.is_shared_out(QUEUES, 1.5)
+
+
+def has_everything(command):
+    member = command.header(GetConsumerStatusRequest).client_addr
+    queues = {triomq.MessageQueue("T", "broker-a", number): 0 for number in range(QUEUES)}
+    return command.answer(0, body=GetConsumerStatusBody(consumer_table={member: queues}).encode())
+
+
+async def test_a_member_that_never_notices(autojump_clock, group_cluster):
+    """The other one waits for a minute."""
+    broker = group_cluster.broker
+    async with opened_group(group_cluster, "lite") as group:
+        broker.script(STATUS, *[has_everything] * 1000)
+        group.set_route(broker)
+        await until(lambda: broker.requests(STATUS))
+        mine = [queue for queue, owners in group.owners.items() if queue.topic == "T" and "5" in owners]
+        await trio.sleep(ROUTE_SPREAD_S - 5)
+        assert not [queue for queue in mine if queue.broker_name == "broker-a"]
+        assert len(broker.requests(STATUS)) < 2 * ROUTE_SPREAD_S
+        await group.is_shared_out(QUEUES, 10)
