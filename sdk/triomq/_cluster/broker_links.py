@@ -69,9 +69,10 @@ class BrokerLinks:
                     raise
 
     async def fresh_addresses(self, queue: MessageQueue) -> Mapping[int, str] | None:
-        """Broker id -> address, fresh from the name server; None if it cannot be asked, or has no such broker."""
+        """Broker id -> address, fresh from the name server, or of a moment ago; None if it cannot be asked, or has no such
+        broker."""
         try:
-            route = await self._routes.refresh(queue.topic)
+            route = await self._routes.refresh_failing(queue.topic)
         except MQError:
             return None
         return route.addresses.get(queue.broker_name) if route is not None else None

@@ -64,6 +64,10 @@ DOUBT_EVERY_S = 1.0
 """The shortest time between two refreshes of a topic's route because its brokers do not answer, refuse, or close their
 connections."""
 
+FAILING_MAX_S = 5.0
+"""The longest time between two look-ups of a topic's route by calls whose brokers cannot be reached, however long that
+lasts: its brokers may come back at other addresses."""
+
 LOST_FIRST_S = 1.0
 """The first pause before a route that has lost a master is refreshed; a restarting master is often back soon."""
 
@@ -103,9 +107,23 @@ class _Topic:
         asked_at: when its route was last asked for because of that, on trio's clock.
         lost_at: when the last master or connection was lost, on trio's clock.
         doubted_at: when a broker's silence last caused a refresh of its route, on trio's clock.
+        failing_from: when calls have begun to fail since its brokers cannot be reached, on trio's clock.
+        failing_at: when its route was last asked for because of that, on trio's clock.
     """
 
-    __slots__ = ("asked_at", "cut_off", "doubted_at", "lost", "lost_at", "no_master", "publishing", "route", "watched")
+    __slots__ = (
+        "asked_at",
+        "cut_off",
+        "doubted_at",
+        "failing_at",
+        "failing_from",
+        "lost",
+        "lost_at",
+        "no_master",
+        "publishing",
+        "route",
+        "watched",
+    )
 
     def __init__(self) -> None:
         self.route: Route | None = None
@@ -114,7 +132,7 @@ class _Topic:
         self.no_master = False
         self.lost: frozenset[str] = frozenset()
         self.cut_off: set[str] = set()
-        self.asked_at = self.lost_at = self.doubted_at = -math.inf
+        self.asked_at = self.lost_at = self.doubted_at = self.failing_from = self.failing_at = -math.inf
 
 
 class BrokerAddresses:
@@ -355,6 +373,27 @@ class Routes:
             lookup.done.set()
         return route
 
+    async def refresh_failing(self, topic: str) -> Route | None:
+        """:meth:`refresh` for a call whose broker cannot be reached, less and less often while calls go on failing.
+
+        Returns:
+            The newest route, perhaps as it was a moment ago; None if no name server knows the topic.
+
+        Raises:
+            MQError: the name server could not be asked, or answered with an error.
+        """
+        known = self._topics.get(topic)
+        if known is None or topic in self._lookups:
+            return await self.refresh(topic)
+        now = trio.current_time()
+        if now >= known.failing_at + 2 * FAILING_MAX_S:
+            known.failing_from = now
+        elif now < known.failing_at + min(max(DOUBT_EVERY_S, known.failing_at - known.failing_from), FAILING_MAX_S):
+            await trio.lowlevel.checkpoint_if_cancelled()
+            return known.route
+        known.failing_at = now
+        return await self.refresh(topic)
+
     def doubt(self, topic: str, address: str, why: str) -> None:
         """Have a topic's route refreshed soon, as a broker does not do its work: another one may have replaced it.
 
@@ -373,7 +412,7 @@ class Routes:
         log.info("%s: %s; asking for the route of %s", address, why, topic, extra={"topic": topic})
         self._ask_soon(topic, now)
 
-    def note_cut_off(self, topic: str, address: str) -> None:
+    def note_cut_off(self, topic: str, address: str, *, again: bool = False) -> None:
         """Have a topic's route refreshed now, and later, until :meth:`note_connected`, while it has this broker.
 
         The members of a group must notice at the same time that a broker leaves the route, also those that do not pull
@@ -382,13 +421,18 @@ class Routes:
         Args:
             topic: the topic.
             address: a broker to which the connection was lost.
+            again: whether nothing has arrived on this connection: so it belongs to the loss before, after which the
+                route is refreshed less and less often. A proxy in front of a broker that is down may take each
+                connection and close it.
         """
         known = self._topics.get(topic)
         if known is None or known.route is None or not known.route.has(address):
             return
         now = trio.current_time()
         known.cut_off.add(address)
-        # A proxy in front of a broker that is down may take each connection and close it.
+        if again and known.lost_at > -math.inf:
+            self._plan_after_loss(topic, known.asked_at)
+            return
         self._ask_soon(topic, max(now, known.asked_at + DOUBT_EVERY_S))
         known.lost_at = now
 
@@ -437,15 +481,21 @@ class Routes:
                 if _is_unreachable(error):
                     break
 
-    def _plan_after_loss(self, topic: str) -> None:
-        """Schedule the refresh of a topic's route that has lost a master, or is about to."""
+    def _plan_after_loss(self, topic: str, asked_at: float | None = None) -> None:
+        """Schedule the refresh of a topic's route that has lost a master, or is about to.
+
+        Args:
+            topic: the topic.
+            asked_at: when it was last refreshed, if that is not now.
+        """
         known = self._topics.get(topic)
         if known is None or not (known.lost or known.cut_off):
             return
         now = trio.current_time()
-        pause_s = pause_after_loss_s(now - known.lost_at, self._refresh_every_s)
+        asked_at = now if asked_at is None else asked_at
+        pause_s = pause_after_loss_s(asked_at - known.lost_at, self._refresh_every_s)
         if pause_s is not None:
-            self._ask_soon(topic, now + pause_s)
+            self._ask_soon(topic, max(now, asked_at + pause_s))
 
     async def _ask_regularly(self) -> None:
         """Refresh all watched topics until cancelled; a name server that cannot be asked ends the round.

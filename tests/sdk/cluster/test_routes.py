@@ -222,6 +222,46 @@ async def test_connections_that_are_closed_at_once_cause_one_route_request_a_sec
         assert len(cluster.name_server.requests(ROUTE)) == 5
 
 
+async def test_connections_that_are_closed_without_a_byte_cause_fewer_and_fewer_route_requests(autojump_clock, cluster):
+    async with cluster.client() as client:
+        await client.producer("G").send(triomq.Message("T", b"x"))
+        await trio.sleep(1)
+        cluster.name_server.seen.clear()
+        client._routes.note_cut_off("T", "broker-a-0:10911")
+        for _ in range(100):
+            await trio.sleep(0.1)
+            client._routes.note_connected("T", "broker-a-0:10911")
+            client._routes.note_cut_off("T", "broker-a-0:10911", again=True)
+        # After 0, 1, 2, 4 and 8 s.
+        assert len(cluster.name_server.requests(ROUTE)) == 5
+        client._routes.note_connected("T", "broker-a-0:10911")
+        client._routes.note_cut_off("T", "broker-a-0:10911")
+        await trio.sleep(0.1)
+        assert len(cluster.name_server.requests(ROUTE)) == 6, "a loss of its own"
+
+
+async def test_calls_that_fail_look_the_route_up_less_and_less_often(autojump_clock, cluster):
+    async with cluster.client(refresh_every_s=3600.0) as client:
+        routes = client._routes
+        await routes.for_subscribing("T")
+        cluster.name_server.seen.clear()
+        for number in range(600):
+            assert await routes.refresh_failing("T") is routes.known("T")
+            await trio.sleep(0.1)
+            assert number or len(cluster.name_server.requests(ROUTE)) == 1, "the first one at once"
+        # After 0, 1, 2, 4 and 8 s, and then every 5 s.
+        assert 14 <= len(cluster.name_server.requests(ROUTE)) <= 16
+        other = cluster.add_master("broker-b")
+        for _ in range(51):
+            await routes.refresh_failing("T")
+            await trio.sleep(0.1)
+        assert routes.known("T").has(other.address)
+        await trio.sleep(60)
+        cluster.name_server.seen.clear()
+        await routes.refresh_failing("T")
+        assert len(cluster.name_server.requests(ROUTE)) == 1, "calls have not failed for a while"
+
+
 async def test_an_address_of_several_sets_is_a_shared_one(autojump_clock, cluster):
     """A proxy of RocketMQ 5 lists itself as the master of every set."""
     cluster.add_master("broker-b")

@@ -402,3 +402,26 @@ async def test_the_start_of_a_new_group_is_not_committed_behind_another_member(
             await until(lambda: Q1 not in consumer._member.engine.queues)
             await trio.sleep(5)
     assert broker.offsets["G", "T", 1] == 5
+
+
+@pytest.mark.parametrize("how", ["down", "behind a proxy"])
+@pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
+async def test_a_broker_that_stays_unreachable_costs_few_route_requests(
+    autojump_clock, group_cluster, open_consumer, options, how
+):
+    """Also if a proxy in front of it takes each connection and closes it."""
+    broker = group_cluster.broker
+    async with open_consumer(**options) as consumer:
+        await until(lambda: len(consumer.assignment) == 2)
+        await trio.sleep(20)
+        if how == "down":
+            await broker.stop()
+        else:
+            broker.talk = trio.aclose_forcefully
+            await broker.cut()
+        await trio.sleep(60)
+        group_cluster.name_server.seen.clear()
+        await trio.sleep(600)
+        route_requests = group_cluster.name_server.requests(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        topics = 1 if options.get("kind") else 2  # with the retry topic
+        assert len(route_requests) < topics * (600 / 5 + 600 / 30 + 10)

@@ -311,7 +311,7 @@ class Members:
 
         def lost(link: Link) -> None:
             for topic in topics():
-                self._routes.note_cut_off(topic, link.address)
+                self._routes.note_cut_off(topic, link.address, again=not link.has_received)
 
         def opened(link: Link) -> None:
             for topic in topics():
