@@ -349,11 +349,14 @@ class Doctor(metaclass=NoPublicConstructor):
         await trio.sleep(AGAIN_S)
 
         async def look(address: str) -> None:
-            with suppress(MQError):
-                command = Command.request(RequestCode.GET_BROKER_RUNTIME_INFO)
-                later = (await self._body(address, command, KVTable)).table
-                view = asked.brokers[address]
-                asked.brokers[address] = attrs.evolve(view, log_end_later=attrs.evolve(view, runtime=later).log_end)
+            view = asked.brokers[address]
+            try:
+                later = await self._body(address, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), KVTable)
+            except MQError as error:
+                asked.brokers[address] = attrs.evolve(view, error=_why(error))
+            else:
+                end = attrs.evolve(view, runtime=later.table).log_end
+                asked.brokers[address] = attrs.evolve(view, log_end_later=end)
 
         await _side_by_side(look, again)
 

@@ -299,9 +299,10 @@ def slaves(snapshot: ClusterSnapshot, limits: FindingLimits) -> Iterator[Finding
 
 def _slave(slave: BrokerView, master: BrokerView | None, limits: FindingLimits) -> Iterator[Finding]:
     master_end, end = None if master is None else master.log_end, slave.log_end
-    ahead = master_end is not None and end is not None and (slave.log_end_later or end) > master_end
-    grown = master_end is not None and master is not None and (master.log_end_later or master_end) >= (end or 0)
-    if slave.relation in ("AHEAD", "DIVERGED") or (not slave.relation and ahead and not grown):
+    # A slave is asked a moment after its master: only a master that was asked again, and lacks it still, is behind.
+    later = None if master is None else master.log_end_later
+    ahead = later is not None and end is not None and later < end
+    if slave.relation in ("AHEAD", "DIVERGED") or (not slave.relation and ahead):
         state = "has another history than" if slave.relation == "DIVERGED" else "has more than"
         yield _problem(
             "slave_diverged",

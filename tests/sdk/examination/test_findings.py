@@ -113,7 +113,11 @@ CASES = [
         "slave_diverged", "problem", "Slave a:1 (h:2) has another history than its master",
     ),
     (
-        brokers(MASTER, attrs.evolve(SLAVE, relation="", connected=None, runtime=runtime(2000)), OTHER),
+        brokers(
+            attrs.evolve(MASTER, log_end_later=1000),
+            attrs.evolve(SLAVE, relation="", connected=None, runtime=runtime(2000), log_end_later=2000),
+            OTHER,
+        ),
         "slave_diverged", "problem", "Slave a:1 (h:2) has more than its master",
     ),
     (
