@@ -441,15 +441,36 @@ def settings(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Find
         yield from _differing(cluster, known)
 
 
+def _without_slave(name: str, master: BrokerView) -> Finding:
+    """A synchronous master without a slave. One of RocketMQ 5 waits for as many copies as a setting of its says, by
+    default for its own only."""
+    acting = master.setting("enableSlaveActingMaster") == master.setting("enableAutoInSyncReplicas") == "true"
+    fewer = acting or master.setting("enableControllerMode") == "true"
+    key = "minInSyncReplicas" if fewer else "inSyncReplicas"
+    copies = master.setting(key)
+    if copies == "1":
+        return _notice(
+            "sync_without_slave",
+            name,
+            f"Master {master.label} is a SYNC_MASTER and has no slave: it acknowledges messages that only it has, since "
+            f"{key}=1.",
+            "Start its slave.",
+        )
+    result = (
+        "every send is answered SLAVE_NOT_AVAILABLE" if copies is None else f"no send succeeds, since {key}={copies}"
+    )
+    return _problem(
+        "sync_without_slave",
+        name,
+        f"Master {master.label} is a SYNC_MASTER and has no slave: {result}.",
+        "Start its slave, or set brokerRole=ASYNC_MASTER.",
+    )
+
+
 def _master_settings(name: str, master: BrokerView, followers: Sequence[BrokerView]) -> Iterator[Finding]:
     role = master.setting("brokerRole")
     if role == "SYNC_MASTER" and not followers:
-        yield _problem(
-            "sync_without_slave",
-            name,
-            f"Master {master.label} is a SYNC_MASTER and has no slave: every send is answered SLAVE_NOT_AVAILABLE.",
-            "Start its slave, or set brokerRole=ASYNC_MASTER.",
-        )
+        yield _without_slave(name, master)
     if role == "ASYNC_MASTER" and master.setting("flushDiskType") == "ASYNC_FLUSH" and not followers:
         yield _notice(
             "one_copy",

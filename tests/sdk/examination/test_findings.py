@@ -149,6 +149,35 @@ CASES = [
         "sync_without_slave", "problem", "Master b:0 (h:3) is a SYNC_MASTER and has no slave",
     ),
     (
+        brokers(change(OTHER, brokerRole="SYNC_MASTER", inSyncReplicas="1", minInSyncReplicas="2"), MASTER, SLAVE),
+        "sync_without_slave", "notice", "it acknowledges messages that only it has, since inSyncReplicas=1.",
+    ),
+    (
+        brokers(change(OTHER, brokerRole="SYNC_MASTER", inSyncReplicas="2", minInSyncReplicas="1"), MASTER, SLAVE),
+        "sync_without_slave", "problem", "and has no slave: no send succeeds, since inSyncReplicas=2.",
+    ),
+    (
+        brokers(
+            change(
+                OTHER, brokerRole="SYNC_MASTER", enableControllerMode="true", inSyncReplicas="2", minInSyncReplicas="1"
+            ),
+            MASTER,
+            SLAVE,
+        ),
+        "sync_without_slave", "notice", "it acknowledges messages that only it has, since minInSyncReplicas=1.",
+    ),
+    (
+        brokers(
+            change(
+                OTHER, brokerRole="SYNC_MASTER", enableSlaveActingMaster="true", enableAutoInSyncReplicas="true",
+                inSyncReplicas="2", minInSyncReplicas="1",
+            ),
+            MASTER,
+            SLAVE,
+        ),
+        "sync_without_slave", "notice", "it acknowledges messages that only it has, since minInSyncReplicas=1.",
+    ),
+    (
         brokers(change(OTHER, flushDiskType="ASYNC_FLUSH"), MASTER, SLAVE),
         "one_copy", "notice", "Master b:0 (h:3) acknowledges messages before they are on disk, and has no slave",
     ),
