@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -54,3 +55,24 @@ def interrupted_by_signals(*, keep_ignoring: bool = False) -> Iterator[None]:
             if handler is not None:  # a handler that Python has not installed cannot be restored
                 signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # after that: an ignored signal that waits is dropped
+
+
+@contextmanager
+def signals_put_off() -> Iterator[None]:
+    """Have signals with a handler of Python wait for the end of the block: one that raises within it would lose what the
+    block returns, such as a process that has been started. They stay unblocked, since processes inherit that."""
+    if threading.current_thread() is not threading.main_thread():  # no handler runs here
+        yield
+        return
+    waiting: list[int] = []
+    before = {number: signal.getsignal(number) for number in ending_signals()}
+    before = {number: handler for number, handler in before.items() if callable(handler)}
+    try:
+        for number in before:
+            signal.signal(number, lambda number, _frame: waiting.append(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for each in waiting:
+            signal.raise_signal(each)

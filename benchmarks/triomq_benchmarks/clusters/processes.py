@@ -23,6 +23,8 @@ import attrs
 import msgspec
 import trio
 
+from triomq_command.ending_signals import signals_put_off
+
 START_LIMIT_S = 120
 STOP_LIMIT_S = 60
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -64,17 +66,23 @@ class Child:
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         self.started_at = time.perf_counter()
-        with log.open("ab") as out:
-            self.process = subprocess.Popen(
-                argv,
-                stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
-                stdout=subprocess.PIPE if pipes else out,
-                stderr=out,
-                env={**os.environ, **env} if env else None,
-                # Admin tools leave files in their working directory.
-                cwd=log.parent,
-                start_new_session=True,
-            )
+        try:
+            with log.open("ab") as out, signals_put_off():
+                self.process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
+                    stdout=subprocess.PIPE if pipes else out,
+                    stderr=out,
+                    env={**os.environ, **env} if env else None,
+                    # Admin tools leave files in their working directory.
+                    cwd=log.parent,
+                    start_new_session=True,
+                )
+        except KeyboardInterrupt:
+            # The caller does not get this object, and the process, in a session of its own, no Ctrl-C.
+            if hasattr(self, "process"):
+                self.kill()
+            raise
 
     @property
     def pid(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -38,6 +40,27 @@ def test_the_error_quotes_the_output_of_an_exited_child(tmp_path: Path) -> None:
 def test_waiting_has_a_limit(tmp_path: Path) -> None:
     with python(tmp_path, "import time; time.sleep(60)") as child, pytest.raises(ChildError, match="not ready within"):
         child.wait_until(lambda: False, limit_s=0.2)
+
+
+def test_an_interrupt_during_the_start_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes while the process is made, which takes some milliseconds: nobody has it yet, and it has no terminal."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Interrupted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *arguments: object, **options: object) -> None:
+            super().__init__(*arguments, **options)  # type: ignore[call-overload]
+            started.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        python(tmp_path, "import time; time.sleep(60)")
+    (process,) = started
+    try:
+        assert process.returncode == -signal.SIGKILL
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_stop_is_sigterm_and_kill_is_sigkill(tmp_path: Path) -> None:

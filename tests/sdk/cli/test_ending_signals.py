@@ -5,8 +5,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
+
+from triomq_command.ending_signals import signals_put_off
 
 LONG = """
 import signal, time, trio
@@ -166,3 +169,35 @@ def test_ctrl_c_waits_for_the_end_of_an_import() -> None:
     """msgspec crashes at a KeyboardInterrupt while it prepares a decoder, and import locks drop one."""
     done = subprocess.run([sys.executable, "-c", IMPORTING], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["imported", "interrupted"]
+
+
+def test_signals_that_are_put_off_take_effect_at_the_end_of_the_block() -> None:
+    seen: list[str] = []
+
+    def block() -> None:
+        with signals_put_off():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+            seen.append("end")
+
+    before = signal.signal(signal.SIGTERM, lambda *_: seen.append("SIGTERM"))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            block()
+        assert seen == ["end", "SIGTERM"]
+        signal.raise_signal(signal.SIGTERM)
+        assert seen == ["end", "SIGTERM", "SIGTERM"]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_thread_that_gets_no_signals_puts_none_off() -> None:
+    def run() -> None:
+        with signals_put_off():
+            done.append(True)
+
+    done: list[bool] = []
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert done == [True]
