@@ -14,13 +14,18 @@ from triomq_benchmarks.figures.run_result import Machine
 _GIT_LIMIT_S = 10
 
 
+def usable_cpus() -> int:
+    """The processors on which this process may run: `taskset` and containers leave it a part of the machine's."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def this_machine() -> Machine:
     """The machine of this process."""
     return Machine(
         host=socket.gethostname(),
         system=platform.platform(),
         python=f"{platform.python_implementation()} {platform.python_version()}",
-        cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cpus=usable_cpus(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     )
 
@@ -59,7 +64,7 @@ def commit_of(folder: Path) -> str | None:
 def machine_now() -> dict[str, object]:
     """The machine of this process with its load, for the JSON of comparisons."""
     return {
-        "cpus": os.cpu_count(),
+        "cpus": usable_cpus(),
         "load_average": [round(load, 2) for load in os.getloadavg()],
         "python": platform.python_version(),
         "system": platform.platform(),

@@ -25,6 +25,7 @@ from urllib.parse import quote
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.java import QUICK_JVM
 from triomq_benchmarks.clusters.scratch import scratch_folder
+from triomq_benchmarks.figures.machine import usable_cpus
 from triomq_benchmarks.spark.class_archive import ClassArchive, find_class_archive
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def local_slots(master: str) -> int | None:
     if found := _LOCAL_MASTER.match(master):
         slots = found["slots"]
         if slots == "*":
-            return os.cpu_count() or 1
+            return usable_cpus()
         if slots is not None and not int(slots):
             raise ValueError(f"{master} runs no task; give local[1] or more")
         return int(slots or 1)

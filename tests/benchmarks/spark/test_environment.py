@@ -11,6 +11,7 @@ from typing import NoReturn
 import pytest
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
+from triomq_benchmarks.figures.machine import machine_now
 from triomq_benchmarks.generator.engine import EngineError
 from triomq_benchmarks.spark.engine import PATIENCE_S, QUIET_MAX_S, QUIET_S, SlotsRule, open_spark_engine
 from triomq_benchmarks.spark.environment import (
@@ -78,10 +79,24 @@ def test_missing_packages_are_named_with_the_extra(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("master", "slots"),
-    [("local", 1), ("local[3]", 3), ("local[3,2]", 3), ("local[*]", os.cpu_count()), ("spark://h:7077", None)],
+    [
+        ("local", 1),
+        ("local[3]", 3),
+        ("local[3,2]", 3),
+        ("local[*]", len(os.sched_getaffinity(0))),
+        ("spark://h:7077", None),
+    ],
 )
 def test_slots_of_masters(master: str, slots: int | None) -> None:
     assert local_slots(master) == slots
+
+
+def test_processors_that_this_process_may_not_use_are_no_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does a JVM count them."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {3})
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert local_slots("local[*]") == 1
+    assert machine_now()["cpus"] == 1
 
 
 @pytest.mark.parametrize("master", ["local(2)", "locals", "127.0.0.1:7077", ""])
