@@ -199,6 +199,7 @@ class Membership(ABC):
         self._rebalancing = trio.CancelScope()
         self._rebalancing_ended = trio.Event()
         self.own_callbacks = OwnCallbacks("" if lite else "call drain(), which does not wait, or ")
+        self._calling_assigned = trio.Lock()
         self._is_leaving = False
         self._cut_off: set[str] = set()
         self._losses = 0
@@ -560,6 +561,11 @@ class Membership(ABC):
         return True
 
     # --- the end ---------------------------------------------------------------------------------------------
+
+    async def call_assigned(self, queue: MessageQueue) -> None:
+        """Call ``on_assigned``, once at a time although queues of several brokers are taken together."""
+        async with self._calling_assigned:
+            await self.call_with_queues(self.callbacks.on_assigned, [queue])
 
     async def call_with_queues(self, callback: OnQueues | None, queues: Sequence[MessageQueue]) -> None:
         """Call ``on_assigned`` or ``on_revoked``, and wait for it."""

@@ -132,6 +132,7 @@ class Share:
         self._stopped = trio.Event()
         self._entered = False
         self._left = False
+        self._calling_assigned = trio.Lock()
         self._own_callbacks = OwnCallbacks()
         self._failure: Exception | None = None
 
@@ -305,8 +306,9 @@ class Share:
     async def assigned(self, queue: MessageQueue, /) -> bool:
         """Take a queue."""
         self._forget(queue)
-        with self._own_callbacks.running():
-            await call_with_queues(self._callbacks.on_assigned, [queue])
+        async with self._calling_assigned:  # queues of several brokers are taken together
+            with self._own_callbacks.running():
+                await call_with_queues(self._callbacks.on_assigned, [queue])
         if self._left:
             return False  # the callback has outlasted the share
         self._due[queue] = trio.current_time() if queue.broker_name not in self._asking else math.inf

@@ -435,6 +435,38 @@ async def test_queues_of_other_brokers_are_taken(autojump_clock, group_cluster, 
         await until(lambda: len(consumer.assignment) == 32)
 
 
+@pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
+async def test_queues_are_taken_at_all_brokers_together(autojump_clock, group_cluster, brokers, open_consumer, options):
+    """Those of several silent ones come first, in all topics; callbacks are called one after the other."""
+    answering = [group_cluster.add_master(f"broker-{name}") for name in "cd"]
+    for broker in answering:
+        broker.consumers.serves_groups = True
+        broker.name_server = group_cluster.name_server
+    for topic in ("T", "U", "V"):
+        group_cluster.name_server.add_route(topic, *brokers, *answering, queues=4)
+    for broker in brokers:
+        silence(broker, RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.LOCK_BATCH_MQ)
+    running, most = [], []
+
+    async def assigned(queues):
+        running.extend(queues)
+        most.append(len(running))
+        await trio.sleep(0.001)
+        running.clear()
+
+    callbacks = triomq.ConsumerCallbacks(on_assigned=assigned)
+    async with open_consumer(**options, callbacks=callbacks) as consumer:
+        for topic in ("U", "V"):
+            await consumer.subscribe(topic)
+        # The first round may have known one topic only, and takes five seconds.
+        await until(lambda: len(consumer.assignment) == 24, seconds=5.5)
+        assert {queue.broker_name for queue in consumer.assignment} == {"broker-c", "broker-d"}
+        assert set(most) == {1}
+        for broker in brokers:
+            broker.scripts.clear()
+        await until(lambda: len(consumer.assignment) == 48, seconds=15)
+
+
 async def test_ordered_queues_of_other_brokers_are_locked(
     autojump_clock, group_cluster, brokers, open_consumer, caplog
 ):

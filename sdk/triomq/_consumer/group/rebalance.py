@@ -1,7 +1,7 @@
 """Rebalancing: shares a group's queues among its members, and takes or gives up queues (docs/protocol/consumer.md §11).
 
 Decisions are pure functions; the loop fetches their input and asks its assignee, the consumer, to give up queues, all
-together, and to take others, one by one.  If any input is missing, nothing changes.  Upstream: ``RebalanceService``,
+together, and to take others, one by one at each broker.  If any input is missing, nothing changes.  Upstream: ``RebalanceService``,
 ``RebalanceImpl``.
 """
 
@@ -651,8 +651,13 @@ class Rebalance:
             await trio.sleep(HAND_OVER_S)
         held = await self._held_by_others(planned)
         for share, owned, moves in planned:
-            free = attrs.evolve(moves, assign=tuple(queue for queue in moves.assign if queue not in held))
-            done &= await self._take(share, owned, free)
+            self._assignee.left_to_others(share.others)
+            still_ours = len(owned.difference(moves.revoke))
+            self._assignee.expect(share.topic, still_ours + len(set(moves.assign).difference(held)))
+        # All together, as above.
+        done &= await self._take([queue for _, _, moves in planned for queue in moves.assign if queue not in held])
+        for share, owned, moves in planned:
+            await self._note_changes(share, owned, moves)
         return done and not held
 
     async def _held_by_others(
@@ -686,19 +691,28 @@ class Rebalance:
         await at_each_broker(sorted_queues(queues), keep_at_one_broker)
         return done
 
-    async def _take(self, share: _TopicShare, before: set[MessageQueue], moves: Moves) -> bool:
-        topic, done = share.topic, True
-        self._assignee.left_to_others(share.others)
-        self._assignee.expect(topic, len(before.difference(moves.revoke)) + len(moves.assign))
-        for queue in moves.assign:
-            if queue in self.owned:
-                continue  # it had to be taken again, but could not be given up
-            if topic not in self._topics():
-                break  # the caller has unsubscribed meanwhile, and woken the next round
-            if await self._assignee.assigned(queue):
-                self.owned.add(queue)
-            else:
-                done = False
+    async def _take(self, queues: Collection[MessageQueue]) -> bool:
+        """Returns whether all are ours now."""
+        done = True
+
+        @trio.lowlevel.enable_ki_protection
+        async def take_at_one_broker(theirs: Collection[MessageQueue]) -> None:
+            nonlocal done
+            for queue in theirs:
+                # One that had to be taken again may not have been given up; or the caller has unsubscribed meanwhile,
+                # and woken the next round.
+                if queue in self.owned or queue.topic not in self._topics():
+                    continue
+                if await self._assignee.assigned(queue):
+                    self.owned.add(queue)
+                else:
+                    done = False
+
+        await at_each_broker(queues, take_at_one_broker)
+        return done
+
+    async def _note_changes(self, share: _TopicShare, before: set[MessageQueue], moves: Moves) -> None:
+        topic = share.topic
         now = {queue for queue in (*before, *moves.assign) if queue in self.owned}
         if now != before or any(queue in now for queue in moves.revoke):
             if self._changed is not None:
@@ -712,7 +726,6 @@ class Rebalance:
                 share.members,
                 extra={"group": self._group, "topic": topic},
             )
-        return done
 
     def _note_duplicates(self, members: Collection[str]) -> None:
         twice, now = duplicate_ids(members), trio.current_time()

@@ -203,7 +203,7 @@ class LiteMembership(Membership):
         offset = await self.positions.start(queue)
         if self.assigns:
             self.check_open()
-        await self.call_with_queues(self.callbacks.on_assigned, [queue])
+        await self.call_assigned(queue)
         self.engine.start(queue, offset)
 
     async def revoked(self, queues: Sequence[MessageQueue], /) -> Collection[MessageQueue]:

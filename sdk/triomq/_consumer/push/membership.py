@@ -290,7 +290,7 @@ class PushMembership(Membership):
                 locks.leaving.discard(queue)
             return False
         self._revoked_called.discard(queue)
-        await self.call_with_queues(self.callbacks.on_assigned, [queue])
+        await self.call_assigned(queue)
         source = self.engine.start(queue, offset)
         if self._ordered is not None:
             self._ordered.add(source, asked_s)
