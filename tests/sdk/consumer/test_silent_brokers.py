@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from contextlib import asynccontextmanager
 
@@ -465,6 +466,26 @@ async def test_queues_are_taken_at_all_brokers_together(autojump_clock, group_cl
         for broker in brokers:
             broker.scripts.clear()
         await until(lambda: len(consumer.assignment) == 48, seconds=15)
+
+
+async def test_locks_are_renewed_at_all_brokers_together(autojump_clock, group_cluster, open_consumer):
+    """A lock counts for 30 s, and more brokers than that are silent for a second each."""
+    answering = group_cluster.add_master("broker-z")
+    silent = [group_cluster.add_master(f"broker-{number}") for number in range(40)]
+    for broker in (answering, *silent):
+        broker.consumers.serves_groups = True
+        broker.name_server = group_cluster.name_server
+    group_cluster.name_server.add_route("T", *silent, answering, queues=1)
+    async with open_consumer(ordered=True) as consumer:
+        await until(lambda: len(consumer.assignment) == 41)
+        await trio.sleep(30)
+        for broker in silent:
+            broker.script(RequestCode.LOCK_BATCH_MQ, *[None] * 1000)
+        answering.consumers.lock_requests.clear()
+        await trio.sleep(100)
+        times = [at for at, *_ in answering.consumers.lock_requests]
+        assert len(times) > 4
+        assert max(after - before for before, after in itertools.pairwise(times)) < 25
 
 
 async def test_ordered_queues_of_other_brokers_are_locked(

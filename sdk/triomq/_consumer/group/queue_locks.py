@@ -9,8 +9,10 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
+import trio
+
 from triomq._cluster.broker_links import BrokerLinks
-from triomq._consumer.group.by_broker import by_broker
+from triomq._consumer.group.by_broker import at_each_broker, by_broker
 from triomq._message.message import MessageQueue
 from triomq.errors import MQError, ProtocolViolation, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode
@@ -68,15 +70,20 @@ class QueueLocks:
         """
         granted: list[MessageQueue] = []
         refused: list[MessageQueue] = []
-        for part in by_broker(queues):
+
+        @trio.lowlevel.enable_ki_protection
+        async def lock_at_one_broker(part: Collection[MessageQueue]) -> None:
+            first = next(iter(part))
             try:
                 ours = await self._ask(part)
             except MQError as error:
-                log.warning("%d queues of %s could not be locked: %s", len(part), part[0].broker_name, error)
-                failed(part[0], error)
-                continue
-            granted += [each for each in part if each in ours]
-            refused += [each for each in part if each not in ours]
+                log.warning("%d queues of %s could not be locked: %s", len(part), first.broker_name, error)
+                failed(first, error)
+                return
+            granted.extend(each for each in part if each in ours)
+            refused.extend(each for each in part if each not in ours)
+
+        await at_each_broker(queues, lock_at_one_broker)
         return granted, refused
 
     async def unlock(self, queues: Collection[MessageQueue], *, wait: bool) -> None:
@@ -100,8 +107,8 @@ class QueueLocks:
             except MQError as error:
                 log.info("%d queues of %s could not be unlocked: %s", len(part), part[0].broker_name, error.reason)
 
-    async def _ask(self, queues: list[MessageQueue]) -> set[MessageQueue]:
-        link = await self._brokers.of(queues[0], only_master=True)
+    async def _ask(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
+        link = await self._brokers.of(next(iter(queues)), only_master=True)
         namespace = self._brokers.namespace
         body = LockBatchRequestBody(
             client_id=self._client_id, consumer_group=self._group, mq_set=namespace.wrap_queues(queues)
