@@ -488,6 +488,29 @@ async def test_locks_are_renewed_at_all_brokers_together(autojump_clock, group_c
         assert max(after - before for before, after in itertools.pairwise(times)) < 25
 
 
+@pytest.mark.parametrize("is_silent", [True, False])
+async def test_queues_that_a_caller_assigns(autojump_clock, group_cluster, brokers, is_silent):
+    """The second broker's are pulled although those of the first one come first; it is waited for once."""
+    first, second = brokers
+    group_cluster.name_server.add_route("T", first, second, queues=8)
+    fill(second)
+    if is_silent:
+        silence(first, RequestCode.QUERY_CONSUMER_OFFSET)
+    else:
+        first.script(RequestCode.QUERY_CONSUMER_OFFSET, *[lambda command: command.answer(1, "no")] * 8)
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        queues = sorted(await client.pull_consumer("reader").fetch_queues("T"))
+        began = trio.current_time()
+        with pytest.raises(errors.MQError):
+            await consumer.assign(queues)
+        assert trio.current_time() - began < 6
+        assert consumer.assignment == queues[8:]
+        await poll_all(consumer)
+        first.scripts.clear()
+        await consumer.assign(queues)
+        assert consumer.assignment == queues
+
+
 async def test_ordered_queues_of_other_brokers_are_locked(
     autojump_clock, group_cluster, brokers, open_consumer, caplog
 ):

@@ -19,13 +19,15 @@ from triomq._arguments.kinds import check_text
 from triomq._arguments.numbers import check_wait
 from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S
 from triomq._consumer.assigned_queues import AssignedQueues
+from triomq._consumer.group.by_broker import at_each_broker
 from triomq._consumer.lite.membership import LiteMembership
 from triomq._consumer.lite.options import LiteOptions
 from triomq._consumer.membership import ClientResources, GroupOptions
 from triomq._message.message import MessageQueue, check_name, check_offset, check_queue
 from triomq._message.received import ReceivedMessage
 from triomq._message.subscription import ALL, ClassFilter, Sql, make_subscription
-from triomq.errors import ClientClosed, InvalidCall
+from triomq._transport.links import NO_ANSWER
+from triomq.errors import ClientClosed, InvalidCall, MQError
 from triomq_protocol.names import MAX_TOPIC_BYTES
 
 POLL_S: Final = 5.0
@@ -148,7 +150,7 @@ class LitePullConsumer(AssignedQueues):
         Raises:
             InvalidCall: a topic was subscribed before, or a callback of this consumer has called it.
             ClientClosed: the consumer is closed, perhaps meanwhile.
-            MQError: the start in a queue cannot be determined now.
+            MQError: the start in some queues cannot be determined now; the others are pulled.
         """
         self._choose_mode(assigns=True)
         self._refuse_callbacks("assign()")
@@ -170,9 +172,25 @@ class LitePullConsumer(AssignedQueues):
             await self._member.revoked([queue for queue in self._member.engine.queues if queue not in wanted])
             for topic, count in Counter(queue.topic for queue in wanted).items():
                 self._member.expect(topic, count)
-            for queue in wanted:
-                if queue not in self._member.engine.queues:
+            await self._take([queue for queue in wanted if queue not in self._member.engine.queues])
+
+    async def _take(self, queues: Collection[MessageQueue]) -> None:
+        """Start fetching queues; one that cannot be pulled now keeps none of the others back."""
+        failed: list[MQError] = []
+
+        @trio.lowlevel.enable_ki_protection
+        async def take_at_one_broker(theirs: Collection[MessageQueue]) -> None:
+            for queue in theirs:
+                try:
                     await self._member.take(queue)
+                except MQError as error:
+                    failed.append(error)
+                    if isinstance(error, (*NO_ANSWER, ClientClosed)):
+                        return  # each would take the whole time limit again
+
+        await at_each_broker(queues, take_at_one_broker)
+        if failed:
+            raise next((error for error in failed if isinstance(error, ClientClosed)), failed[0])
 
     @property
     def assignment(self) -> list[MessageQueue]:
