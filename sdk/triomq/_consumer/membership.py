@@ -332,7 +332,7 @@ class Membership(ABC):
             look_up: as for :meth:`announce`.
         """
         self.announced.pop(topic, None)
-        self.positions.forget_left(of_topic=topic)
+        self.positions.forget_left_topic(topic)
         await self._announce_all(look_up=look_up)
 
     async def _announce_all(self, *, look_up: bool) -> None:

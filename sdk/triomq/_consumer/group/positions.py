@@ -323,7 +323,7 @@ class Positions:
 
     def leave(self, queue: MessageQueue, *, by_hand: bool = False) -> None:
         """:meth:`forget` a queue that may be no other member's, as its broker has left the route: unless
-        :meth:`forget_left` is called, :meth:`start` continues here, not at an older offset in the store.
+        :meth:`forget_left` or :meth:`forget_left_topic` is called, :meth:`start` continues here, not at an older offset in the store.
 
         Args:
             queue: the queue.
@@ -337,13 +337,14 @@ class Positions:
             if len(self._left) > LEFT_MAX:
                 del self._left[next(iter(self._left))]
 
-    def forget_left(self, queues: Collection[MessageQueue] = (), *, of_topic: str | None = None) -> None:
-        """Drop the positions in queues that were given up: they are other members', or a reset, or the topic's end,
-        overrules them."""
+    def forget_left(self, queues: Collection[MessageQueue]) -> None:
+        """Drop the positions in queues that were given up: they are other members', or a reset overrules them."""
         for queue in self._left.keys() & set(queues):
             del self._left[queue]
-        if of_topic is not None:
-            self._left = {queue: left for queue, left in self._left.items() if queue.topic != of_topic}
+
+    def forget_left_topic(self, topic: str) -> None:
+        """Drop the positions in all queues of a topic that were given up: it is not consumed any more."""
+        self._left = {queue: left for queue, left in self._left.items() if queue.topic != topic}
 
     # --- doubt -----------------------------------------------------------------------------------------------
 

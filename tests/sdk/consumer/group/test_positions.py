@@ -538,13 +538,13 @@ async def test_a_queue_that_was_left_keeps_its_position_until_its_broker_answers
     assert await memory.start(Q0) == 30
 
 
-@pytest.mark.parametrize("dropped", [{"queues": [Q0]}, {"of_topic": "T"}])
-async def test_a_queue_that_was_left_to_others(store, dropped):
+@pytest.mark.parametrize(("forget", "what"), [("forget_left", [Q0]), ("forget_left_topic", "T")])
+async def test_a_queue_that_was_left_to_others(store, forget, what):
     memory = positions(store)
     store.offsets[Q0] = 20
     memory.update(Q0, 30, increase_only=True)
     memory.leave(Q0)
-    memory.forget_left(**dropped)
+    getattr(memory, forget)(what)
     assert await memory.start(Q0) == 20
 
 
