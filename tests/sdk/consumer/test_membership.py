@@ -9,6 +9,7 @@ import trio
 from consumer_broker import until
 
 import triomq
+from triomq_protocol.codes import RequestCode
 
 Q0 = triomq.MessageQueue("T", "broker-a", 0)
 
@@ -186,3 +187,39 @@ async def test_a_consumer_commits_and_leaves_when_its_client_is_cancelled_as_wel
     assert scope.cancelled_caught
     assert group_cluster.broker.offsets["G", "T", 0] == 10
     assert not consumers.locks
+
+
+@pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
+async def test_a_start_while_no_name_server_responds(autojump_clock, group_cluster, open_consumer, options, caplog):
+    group_cluster.broker.store("T", 0, b"message")
+    await group_cluster.name_server.stop()
+    async with open_consumer(**options) as consumer:
+        await trio.sleep(600)
+        assert not consumer.assignment
+        group_cluster.name_server.up = True
+        with trio.fail_after(2):
+            if options.get("kind"):
+                assert (await anext(consumer)).body == b"message"
+            else:
+                async with await anext(consumer) as message:
+                    assert message.body == b"message"
+    if not options.get("kind"):
+        assert "group G consumes it from when a name server answers" in caplog.text
+
+
+async def test_a_filter_that_cannot_be_checked_is_an_error(autojump_clock, group_cluster):
+    async with group_cluster.client() as client, client.push_consumer("G") as consumer:
+        await group_cluster.name_server.stop()
+        with pytest.raises(triomq.errors.NoNameServer):
+            await consumer.subscribe("T", triomq.Sql("a > 1"))
+        group_cluster.name_server.up = True
+        await consumer.subscribe("T", triomq.Sql("a > 1"))
+
+
+async def test_an_address_that_is_no_name_servers_is_an_error(autojump_clock, group_cluster):
+    group_cluster.name_server.script(
+        RequestCode.GET_ROUTEINFO_BY_TOPIC, lambda command: command.answer(3, "request type not supported")
+    )
+    async with group_cluster.client() as client, client.push_consumer("G") as consumer:
+        with pytest.raises(triomq.errors.NotANameServer):
+            await consumer.subscribe("T")

@@ -41,7 +41,7 @@ from triomq._message.subscription import (
 )
 from triomq._producer.sender import Sender, SendSettings
 from triomq._producer.strategies.retry import Retries
-from triomq.errors import MQError, RouteNotFound
+from triomq.errors import MQError, NoNameServer, NotANameServer, RouteNotFound, TransientError
 from triomq_protocol.errors import BodyError
 from triomq_protocol.names import RETRY_PREFIX
 from triomq_protocol.record.view import RecordView
@@ -163,7 +163,8 @@ class PushMembership(Membership):
         """Subscribe to a topic.
 
         Raises:
-            MQError: its brokers do not support the filter, or the name server could not be asked.
+            MQError: its brokers do not support a filter other than tags, or cannot be asked about it.
+            NotANameServer: the addresses of the name servers are those of other servers.
         """
         topic = subscription.topic
         try:
@@ -173,6 +174,18 @@ class PushMembership(Membership):
                 "topic %s is not known yet; group %s consumes it from when it exists",
                 topic,
                 self.group,
+                extra={"topic": topic, "group": self.group},
+            )
+        except NotANameServer:
+            raise
+        except (NoNameServer, TransientError) as error:
+            if not subscription.filters_by_tag:
+                raise  # brokers must support it
+            log.warning(
+                "where topic %s is cannot be looked up now; group %s consumes it from when a name server answers: %s",
+                topic,
+                self.group,
+                error,
                 extra={"topic": topic, "group": self.group},
             )
         else:

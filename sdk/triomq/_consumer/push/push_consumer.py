@@ -56,6 +56,8 @@ class PushConsumer(AssignedQueues):
     async def subscribe(self, topic: str, expression: str | Sql | ClassFilter | None = ALL) -> None:
         """Subscribe to a topic; all members of a group must have the same subscriptions.
 
+        While no name server responds, a subscription by tags is logged as a warning and takes effect when one does.
+
         Args:
             topic: its name; it may be created later.
             expression: ``"a || b"`` for tags, :class:`triomq.Sql` for properties; by default all messages.
@@ -64,7 +66,8 @@ class PushConsumer(AssignedQueues):
             InvalidCall: topic or expression cannot be used.
             UnsupportedRequest: a broker is too old for the filter.
             SubscriptionRefused: a broker cannot parse it, or does not allow it.
-            MQError: the name server could not be asked.
+            NotANameServer: the addresses of the name servers are those of other servers.
+            MQError: whether brokers know the filter could not be asked.
         """
         self._member.check_open()
         check_name(topic, "topic", MAX_TOPIC_BYTES)
