@@ -241,7 +241,7 @@ class _TopicShare:
         done: whether nothing is missing that must be asked for in a second.
         is_listed: whether the members are known, if they matter.
         others: the topic's other queues, which other members have.
-        previous: those of the queues that others may have until they know the topic's new route -> these members.
+        previous: those of the queues that others may have until they know the topic's new route -> the member.
     """
 
     topic: str
@@ -250,34 +250,30 @@ class _TopicShare:
     done: bool = True
     is_listed: bool = True
     others: frozenset[MessageQueue] = frozenset()
-    previous: Mapping[MessageQueue, Collection[str]] = attrs.field(factory=dict)
+    previous: Mapping[MessageQueue, str] = attrs.field(factory=dict)
 
 
 @attrs.define
 class _KnownQueues:
-    """The queues of one topic, and for some time after a change what they were before, and whose.
+    """The queues of one topic, and for some time after a change what they were before.
 
     Attributes:
         now: by its newest route.
         before: by the one before, until :data:`ROUTE_SPREAD_S` after the change.
-        members: those of all lists since the last one before the change: brokers that have just come into the route
-            list only the members that have noticed.
         changed_s: when it changed, on trio's clock.
     """
 
     now: frozenset[MessageQueue]
     before: frozenset[MessageQueue] = frozenset()
-    members: frozenset[str] = frozenset()
     changed_s: float = -math.inf
 
-    def note(self, queues: Collection[MessageQueue], members: Iterable[str]) -> None:
-        """Take the queues of the newest route, and the members that a broker lists now."""
+    def note(self, queues: Collection[MessageQueue]) -> None:
+        """Take the queues of the newest route."""
         time_s = trio.current_time()
         if self.now != (now := frozenset(queues)):
             self.before, self.now, self.changed_s = self.now, now, time_s
         elif time_s - self.changed_s > ROUTE_SPREAD_S:
-            self.before, self.members = frozenset(), frozenset()
-        self.members = self.members.union(members)
+            self.before = frozenset()
 
 
 class Members:
@@ -358,11 +354,38 @@ class Members:
                 )
         return None
 
-    async def still_have(self, owners: Mapping[MessageQueue, Collection[str]]) -> set[MessageQueue]:
+    async def of_all_brokers(self, topic: str) -> list[str] | None:
+        """The group's client ids from all brokers of a topic together, or as :meth:`of` if none answers.
+
+        Brokers that have just come into the route list only the members that have noticed.
+        """
+        route = self._routes.known(topic)
+        addresses = route.one_of_each_broker(self._links.is_down) if route is not None else []
+        found: Counter[str] = Counter()
+
+        @trio.lowlevel.enable_ki_protection
+        async def ask(address: str) -> None:
+            nonlocal found
+            try:
+                listed = await self._ask(address)
+            except MQError as error:
+                if isinstance(error, RequestTimeout):
+                    self._silent_since[address] = trio.current_time()
+                log.debug("%s did not list the members of %s: %s", address, self._group, error.reason)
+            else:
+                found |= Counter(listed)  # one that is listed twice by a broker stays so
+
+        async with open_plain_nursery() as nursery:
+            for address in addresses:
+                if not (self._links.is_down(address) or self._is_silent(address)):
+                    nursery.start_soon(ask, address)
+        return list(found.elements()) or await self.of(topic)
+
+    async def still_have(self, owners: Mapping[MessageQueue, str]) -> set[MessageQueue]:
         """Those of some queues that certain members have still; one that does not say so has none.
 
         Args:
-            owners: queue -> the members.
+            owners: queue -> the member.
         """
         found: set[MessageQueue] = set()
 
@@ -372,7 +395,7 @@ class Members:
 
         # At each queue's broker, since a member may not know the others.
         asked: defaultdict[tuple[str, str, str], list[MessageQueue]] = defaultdict(list)
-        for queue, member in ((queue, member) for queue, members in owners.items() for member in members):
+        for queue, member in owners.items():
             asked[member, queue.broker_name, queue.topic].append(queue)
         async with open_plain_nursery() as nursery:
             for (member, _, _), queues in asked.items():
@@ -557,7 +580,7 @@ class Rebalance:
             self._missing_since.setdefault(topic, trio.current_time())
         if self._members is None:
             return _TopicShare(topic, queues or None)
-        members = await self._members.of(topic) if queues else None
+        members = await self._members_of(self._members, topic, queues) if queues else None
         share = self._share_of(self._client_id, queues, members, was_absent=topic in self._absent)
         if members:
             self._note_duplicates(members)
@@ -574,7 +597,7 @@ class Rebalance:
             await self._beat()
             return _TopicShare(topic, share.queues, count, done=False, others=others)
         self._absent.discard(topic)
-        previous = await self._previous_owners(topic, queues, share.queues or (), members) if members else {}
+        previous = await self._previous_owners(topic, share.queues or (), members) if members else {}
         done, is_listed = share.queues is not None or not members, bool(members) or not queues
         return _TopicShare(topic, share.queues, count, done=done, is_listed=is_listed, others=others, previous=previous)
 
@@ -599,19 +622,21 @@ class Rebalance:
             share = attrs.evolve(share, queues=tuple(map(namespace.unwrap_queue, share.queues)))
         return share
 
-    async def _previous_owners(
-        self, topic: str, queues: Collection[MessageQueue], mine: Collection[MessageQueue], members: Iterable[str]
-    ) -> dict[MessageQueue, set[str]]:
-        """Who may have this member's queues by the route before a change, of which it may not know yet."""
+    async def _members_of(self, members: Members, topic: str, queues: Collection[MessageQueue]) -> list[str] | None:
         known = self._known.setdefault(topic, _KnownQueues(frozenset(queues)))
-        known.note(queues, members)
-        found: defaultdict[MessageQueue, set[str]] = defaultdict(set)
-        moved = known.before.intersection(mine).difference(self.owned)
-        for group in {known.members, frozenset(members)} if moved else ():
-            for member in group - {self._client_id}:
-                await trio.lowlevel.checkpoint()  # a share of thousands of queues takes milliseconds
-                for queue in moved.intersection(self._share_of(member, known.before, group).queues or ()):
-                    found[queue].add(member)
+        known.note(queues)
+        return await (members.of_all_brokers(topic) if known.before else members.of(topic))
+
+    async def _previous_owners(
+        self, topic: str, mine: Collection[MessageQueue], members: Collection[str]
+    ) -> dict[MessageQueue, str]:
+        """Who may have this member's queues by the route before a change, of which it may not know yet."""
+        before = self._known[topic].before
+        moved = before.intersection(mine).difference(self.owned)
+        found: dict[MessageQueue, str] = {}
+        for member in set(members) - {self._client_id} if moved else ():
+            await trio.lowlevel.checkpoint()  # a share of thousands of queues takes milliseconds
+            found |= dict.fromkeys(moved.intersection(self._share_of(member, before, members).queues or ()), member)
         return found
 
     async def _queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
