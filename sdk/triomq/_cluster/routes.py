@@ -404,13 +404,22 @@ class Routes:
             address: the broker's address.
             why: what it does, or does not do, for the log.
         """
+        if self.look_soon(topic):
+            log.info("%s: %s; asking for the route of %s", address, why, topic, extra={"topic": topic})
+
+    def look_soon(self, topic: str) -> bool:
+        """Have a topic's route refreshed in the client's own task; at most once in :data:`DOUBT_EVERY_S`.
+
+        Returns:
+            Whether it will be.
+        """
         known = self._topics.get(topic)
         now = trio.current_time()
         if known is None or now < known.doubted_at + DOUBT_EVERY_S:
-            return
+            return False
         known.doubted_at = now
-        log.info("%s: %s; asking for the route of %s", address, why, topic, extra={"topic": topic})
         self._ask_soon(topic, now)
+        return True
 
     def note_cut_off(self, topic: str, address: str, *, again: bool = False) -> None:
         """Have a topic's route refreshed now, and later, until :meth:`note_connected`, while it has this broker.

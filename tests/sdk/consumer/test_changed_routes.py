@@ -119,7 +119,8 @@ async def test_a_broker_that_comes_back(autojump_clock, group_cluster, kind, dow
         group.given.clear()
         group.second.up = True
         group.set_route(group_cluster.broker, group.second)
-        await trio.sleep(40)
+        # Those that were there look for it as long after its return as it was away, and tell the one that joined.
+        await trio.sleep(min(down_s, 30) + 3)
         await group.is_shared_out(2 * QUEUES, 1)
         assert not group.twice
         assert not [count for count in group.given.values() if count > 1]

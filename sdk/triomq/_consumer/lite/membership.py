@@ -254,6 +254,8 @@ class LiteMembership(Membership):
 
     def positions_of(self, topic: str, /) -> dict[MessageQueue, int]:
         """The positions of a topic's queues."""
+        # Another member asks, who wants one of them by a newer route.
+        self._client.routes.look_soon(topic)
         return {queue: self.position(queue) for queue in self.engine.queues if queue.topic == topic}
 
     def running_info(self) -> ConsumerRunningInfo:
