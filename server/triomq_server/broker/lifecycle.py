@@ -426,10 +426,13 @@ class _Run:
         )  # fmt: skip
         if may_have_lost(broker):
             await lower_offsets(broker)
-        if broker.delay_offsets.lost and SCHEDULE_TOPIC in {topic for topic, _ in store.readable_queues()}:
-            await fetch_lost_delay_offsets(
-                broker.delay_offsets, store, broker.replication.is_known, broker.address, opener, members
-            )
+        if broker.delay_offsets.lost:
+            if SCHEDULE_TOPIC in {topic for topic, _ in store.readable_queues()}:
+                await fetch_lost_delay_offsets(
+                    broker.delay_offsets, store, broker.replication.is_known, broker.address, opener, members
+                )
+            else:  # before the first delayed message: a start after a kill would take a missing file for a loss
+                broker.delay_offsets.write_first()
         return None
 
     async def _open_metrics(self, broker: Broker, background: trio.Nursery) -> None:

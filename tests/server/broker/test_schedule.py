@@ -19,6 +19,7 @@ from triomq_protocol.properties import decode_properties
 from triomq_protocol.record.view import RecordView, iter_records
 from triomq_protocol.replication import encode_report
 from triomq_protocol.requests.route import KVTable
+from triomq_protocol.wire import fastjson
 from triomq_protocol.wire.command import Command
 from triomq_server.broker import serve_broker
 from triomq_server.broker.admin.ha import CHANGE_ROLE
@@ -386,7 +387,7 @@ async def test_a_stop_with_a_failed_disk_counts_no_delivery(open_broker: Any) ->
         await trio.sleep(2)
         assert await bodies(peer) == [b"later"]
         disk.failing_syncs = True
-    assert not disk.exists(OFFSETS_FILE)
+    assert fastjson.loads(disk.read(OFFSETS_FILE)) == {"offsetTable": {}}
 
 
 @pytest.mark.parametrize(("text", "found"), [(b"{1:9}", []), (b"{1:-4}", [b"later"])])
@@ -508,6 +509,19 @@ async def test_a_master_that_has_lost_its_progress_takes_that_of_its_slave(
     assert found == [b"0", b"1", *([] if with_slave else [b"0", b"1"]), b"2"]
     assert ("taken from 1 slaves" in caplog.text) == with_slave
     assert ("are delivered again" in caplog.text) != with_slave
+
+
+async def test_a_kill_before_the_progress_is_first_written_is_no_loss(
+    open_broker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = MemoryDisk()
+    async with open_broker(disk=disk) as broker:
+        await (await broker.peer()).put(**delayed(3))
+        killed = disk.after_kill()
+    async with open_broker(disk=killed) as broker:
+        await trio.sleep(11)
+        assert await bodies(await broker.peer()) == [b"later"]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_progress_of_another_log_is_not_taken(open_broker: Any, caplog: pytest.LogCaptureFixture) -> None:

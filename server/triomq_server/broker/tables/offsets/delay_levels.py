@@ -137,6 +137,11 @@ class DelayOffsets:
         else:
             self.changed = False
 
+    def write_first(self) -> None:
+        """Write the empty table of a store that has had no delayed message."""
+        self.changed = True
+        self.persist()
+
     async def persist_in_background(self, flush: Callable[[], Awaitable[None]]) -> None:
         """Write the table without holding up the event loop, if it has changed.
 
