@@ -246,8 +246,14 @@ def cause_of(error: MQError) -> str:
     advice = f" ({error.advice})" if error.advice else ""
     if isinstance(error, RouteNotFound) and not isinstance(error, BrokerNotFound):
         advice = " (the option createTopic=true creates the topic, with queues on every master)"
-    if isinstance(error, MessageIllegal) and error.address:
+    if isinstance(error, MessageIllegal) and error.address and "TopicMessageType validate failed" not in reason:
         advice = " (set rocketmq.max_body_bytes to the brokers' maxMessageSize: requests of several rows keep to it)"
+    if "validate failed, the expected type is FIFO" in reason:
+        advice = (
+            " (rows are sent in batches, which a RocketMQ 5 proxy does not take into a topic of type FIFO; brokers do: give "
+            "the cluster's name servers as the option namesrv, where rows of one sharding_key keep their order, or set "
+            "enableTopicMessageTypeCheck=false in the proxy's file)"
+        )
     return f"{type(error).__name__}: {reason}{asked}{advice}"
 
 

@@ -25,7 +25,8 @@ from pyspark_rocketmq.write import sending as sending_module
 from pyspark_rocketmq.write.sending import TRIES, RowSender, Sent, cause_of, wait_replicated
 from pyspark_rocketmq.write.writer import BatchWriter, StreamWriter, WrittenRows
 from triomq import Message, MessageQueue, PullResult, PullStatus, SendResult, SendStatus
-from triomq.errors import BrokerUnavailable, RouteNotFound
+from triomq.errors import BrokerUnavailable, RouteNotFound, error_for_code
+from triomq_protocol.codes import ResponseCode
 from triomq_protocol.record.batch import split_batch
 
 QUEUES = [MessageQueue("T", "broker-a", number) for number in range(4)]
@@ -310,6 +311,22 @@ async def test_a_failed_write_gives_the_cause_first_and_one_example(monkeypatch:
     assert text.startswith("NoNameServer: "), text
     assert re.search(r"message [0-9A-F]{32} and 127 more, ", text), text
     assert len(text) < 700, text
+
+
+def test_a_topic_that_takes_no_batches_names_the_cure_for_spark() -> None:
+    remark = "TopicMessageType validate failed, the expected type is FIFO, but actual type is NORMAL"
+    text = cause_of(error_for_code(ResponseCode.MESSAGE_ILLEGAL, remark, what="send to topic T", address="proxy:8080"))
+    assert "expected type is FIFO" in text
+    assert "give the cluster's name servers as the option namesrv" in text
+    assert "max_body_bytes" not in text
+    assert "properties=" not in text
+    other = cause_of(
+        error_for_code(
+            ResponseCode.MESSAGE_ILLEGAL, remark.replace("FIFO", "DELAY"), what="send to topic T", address="proxy:8080"
+        )
+    )
+    assert "takes only messages of the topic's type" in other
+    assert "max_body_bytes" not in other
 
 
 def test_a_full_disk_of_a_broker_is_reported_with_its_cure() -> None:
