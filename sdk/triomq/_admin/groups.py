@@ -230,15 +230,19 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         check_text("the group", group)
         return group in SYSTEM_GROUPS or group.startswith((SYSTEM_GROUP_PREFIX, "CID_ONSAPI_", "CID_ONS-HTTP-PROXY"))
 
-    async def names(self) -> GroupNames:
+    async def names(self, *, silent: Silent | None = None) -> GroupNames:
         """The groups of which any broker has settings, sorted, and the sets whose groups are not known.
+
+        Args:
+            silent: the address of a broker -> why it does not answer. Such a broker is not asked, and those that do not
+                answer now are added: calls with the same dict wait only once for each.
 
         Raises:
             BrokerNotFound: no broker answers.
             AccessRefused: all that answer refuse the account.
         """
         request = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        found = await self._ask_sets(lambda: Command.request(request), ADMIN_TIMEOUT_S)
+        found = await self._ask_sets(lambda: Command.request(request), ADMIN_TIMEOUT_S, silent)
         if not found.answers:
             raise BrokerNotFound(f"the list of groups: no broker answers: {outage_text(found.without_master)}")
         found.set_refusals_aside("the list of groups")

@@ -369,8 +369,12 @@ class Admin(metaclass=NoPublicConstructor):
         what = f"statistics of topic {topic}"
         return len((await body_of(TopicStatsTable, checked(answer, what, address), address, what)).offset_table)
 
-    async def without_master(self) -> dict[str, str]:
+    async def without_master(self, *, silent: Silent | None = None) -> dict[str, str]:
         """The broker sets whose master is not registered or does not answer: broker name -> why.
+
+        Args:
+            silent: the address of a broker -> why it does not answer. Such a broker is not asked, and those that do not
+                answer now are added: calls with the same dict wait only once for each.
 
         Raises:
             BrokerNotFound: no broker is registered at all.
@@ -381,6 +385,7 @@ class Admin(metaclass=NoPublicConstructor):
             lambda: Command.request(RequestCode.GET_BROKER_RUNTIME_INFO),
             ADMIN_TIMEOUT_S,
             slaves=False,
+            silent=silent,
         )
         return found.without_master
 

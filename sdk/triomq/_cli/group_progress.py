@@ -17,11 +17,13 @@ def check_answers(progress: GroupProgress) -> None:
         check_outage(progress.without_master, progress.refused)
 
 
-async def check_known(client: Client, group: str, cure: str = "") -> None:
-    """Raise if no broker knows the group; `cure` ends the error's text."""
-    names = await client.groups.names()
+async def check_known(client: Client, group: str, cure: str = "", *, silent: dict[str, str] | None = None) -> None:
+    """Raise if no broker knows the group; `cure` ends the error's text. See `silent` of `GroupAdmin.names`."""
+    silent = {} if silent is None else silent
+    names = await client.groups.names(silent=silent)
     if group not in names:
-        check_outage(await client.admin.without_master(), names.refused)
+        outage = await client.admin.without_master(silent=silent)
+        check_outage(outage, names.refused, incomplete=f"whether it knows group {group} is unknown")
         raise click.ClickException(f"no broker knows the consumer group {group}; `triomq groups` lists groups{cure}")
 
 

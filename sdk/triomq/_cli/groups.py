@@ -84,18 +84,18 @@ async def _list_groups(client: Client, *, with_system: bool, as_json: bool) -> N
     names: list[str] = []
     outage: dict[str, str] = {}
     refused: dict[str, str] = {}
+    silent: dict[str, str] = {}
 
     async def ask_names() -> None:
-        found = await client.groups.names()
+        found = await client.groups.names(silent=silent)
         refused.update(found.refused)
         names.extend(name for name in found if with_system or not GroupAdmin.is_system_group(name))
 
     async def ask_outage() -> None:
-        outage.update(await client.admin.without_master())
+        outage.update(await client.admin.without_master(silent=silent))
 
     await side_by_side(ask_names, ask_outage)
     known: dict[str, tuple[GroupProgress, ConsumerConnection | None, int | None]] = {}
-    silent: dict[str, str] = {}
     hidden: list[MQError] = []
 
     async def ask_group(name: str) -> None:
@@ -173,7 +173,7 @@ async def _show_group(client: Client, group: str, *, as_json: bool) -> None:
     except (AccessRefused, BrokerNotFound) as error:
         hidden = error
     if online is None and hidden is None and not progress:
-        await check_known(client, group)
+        await check_known(client, group, silent=silent)
     if online is not None:
         _show_members(group, online, as_json=as_json)
     elif not as_json:

@@ -44,11 +44,12 @@ def show_offsets(group: str, topic: str | None, with_owners: bool, name_servers:
     """Show the progress of GROUP in each queue, of all topics or of TOPIC."""
 
     async def work(client: Client) -> None:
-        progress = await client.groups.progress(group, topic)
+        silent: dict[str, str] = {}
+        progress = await client.groups.progress(group, topic, silent=silent)
         check_answers(progress)
         if topic:
             # Asked about a topic, brokers answer with zeros for a group that they do not know.
-            await check_known(client, group)
+            await check_known(client, group, silent=silent)
         if not progress:
             what = f"group {group} has no offsets" + (f" in topic {topic}" if topic else "")
             raise click.ClickException(f"{what}; `triomq groups` lists groups")

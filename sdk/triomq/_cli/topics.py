@@ -367,7 +367,7 @@ def traffic(topic: str | None, name_servers: str, active: bool, as_json: bool) -
         for begin in range(0, len(names), TOPICS_AT_ONCE):
             await _traffic_of(client, names[begin : begin + TOPICS_AT_ONCE], show, silent, failures)
         if not topic:
-            outage.update(await client.admin.without_master())
+            outage.update(await client.admin.without_master(silent=silent))
         check_outage(outage, incomplete="its messages are not counted, or its part of the lag is unknown")
         if failures:
             raise failures[0]

@@ -16,7 +16,8 @@ from triomq.admin import OffsetWrapper
 from triomq_command import running
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.names import MASTER_ID
-from triomq_protocol.requests import ConsumeStats, GetMaxOffsetRequest, GroupList, SubscriptionGroupTable
+from triomq_protocol.requests import ConsumeStats, GetMaxOffsetRequest, GroupList, KVTable, SubscriptionGroupTable
+from triomq_protocol.requests.admin import SubscriptionGroupConfig
 from triomq_protocol.requests.group_admin import (
     ClientConnection,
     ConsumerConnection,
@@ -48,6 +49,36 @@ def test_a_change_whose_master_is_dead_is_refused_at_once(command_line, change):
     assert (code, out) == (1, "")
     assert "broker-a-0:10911" in err
     assert command_line.passed_s < VIRTUAL_S
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known", "said"),
+    [
+        (["groups", "NEW", "--delete", "--yes"], False, "whether it knows group NEW is unknown"),
+        (["offsets", "show", "NEW", "T"], False, "whether it knows group NEW is unknown"),
+        (["offsets", "show", "G", "T"], True, "its lag is unknown"),
+        (["groups"], True, "its lag is unknown"),
+    ],
+)
+def test_a_master_that_hangs_is_waited_for_once(command_line, arguments, known, said):
+    broker, hangs = command_line.cluster.broker, command_line.cluster.add_master("broker-b")
+    command_line.cluster.name_server.add_route("T", broker, hangs)
+    hangs.answer_to = lambda command: None
+    table = {MessageQueue("T", "broker-a", 0): OffsetWrapper(broker_offset=7, consumer_offset=0)}
+    names = {"G": SubscriptionGroupConfig(group_name="G")}
+    answers = {
+        RequestCode.GET_CONSUME_STATS: ConsumeStats(offset_table=table),
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: SubscriptionGroupTable(subscription_group_table=names),
+        RequestCode.GET_BROKER_RUNTIME_INFO: KVTable(table={}),
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: ConsumerConnection(),
+    }
+    broker.answer_to = lambda command: command.answer(0, body=answers[command.code].encode())
+    code, out, err = command_line(*arguments)
+    assert code == 1
+    assert "broker broker-b: the master broker-b-0:10911 does not answer: no answer in time" in err
+    assert said in err
+    assert bool(out) is known
+    assert command_line.passed_s < 5 + VIRTUAL_S
 
 
 @pytest.mark.parametrize("queues", [["--queues", "4"], []])
