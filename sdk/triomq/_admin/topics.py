@@ -18,7 +18,7 @@ from triomq._admin.broker_sets import Addresses, Silent, addresses_of, ask_sets
 from triomq._arguments.kinds import check_text, check_texts
 from triomq._arguments.numbers import check_count
 from triomq._cluster.name_servers import NameServerGroup
-from triomq._cluster.route import check_queues
+from triomq._cluster.route import QUEUES_MOST, check_queues
 from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor
@@ -153,7 +153,8 @@ class Admin(metaclass=NoPublicConstructor):
             The addresses of the brokers that have it now.
 
         Raises:
-            InvalidCall: the name or a number is not allowed.
+            InvalidCall: the name or a number is not allowed, or the queues for reading and writing on all masters are more than
+                131,072, beyond which clients do not use a topic.
             BrokerNotFound: a broker set has no master now; the others have it.
             MQError: a broker refused or could not be reached; the others have it, which a note of the error names.
         """
@@ -179,7 +180,8 @@ class Admin(metaclass=NoPublicConstructor):
                 order=order,
             )
 
-        created, error = await self._create(header_for, topic, brokers, cluster)
+        each = 0 if read is None or write is None else read + write
+        created, error = await self._create(header_for, topic, brokers, cluster, queues_each=each)
         if error is not None:
             raise error
         return created
@@ -226,7 +228,7 @@ class Admin(metaclass=NoPublicConstructor):
         async def header_for(_address: str) -> CreateTopicRequest:
             return self._topic_header(topic, queues, queues, flags.READ_WRITE_PERM)
 
-        created, error = await self._create(header_for, topic, None, None)
+        created, error = await self._create(header_for, topic, None, None, queues_each=2 * queues)
         # If a broker had more queues, no consumer would read their messages. From now on they get no messages.
         await side_by_side(
             *(partial(self._show_queues, address, topic, queues, max(last, had.get(address, 0))) for address in created)
@@ -436,9 +438,22 @@ class Admin(metaclass=NoPublicConstructor):
         topic: str,
         brokers: Sequence[str] | None,
         cluster: str | None,
+        *,
+        queues_each: int,
     ) -> tuple[list[str], MQError | None]:
-        """The addresses of the brokers that have the topic now, and why not all have it."""
+        """The addresses of the brokers that have the topic now, and why not all have it.
+
+        Args:
+            header_for: creates the header for a master's address.
+            topic, brokers, cluster: as for :meth:`create_topic`.
+            queues_each: how many queues to read and to write each master is to have together; 0 if it is not known.
+        """
         masters, lacking = await self._masters(brokers, cluster)
+        if queues_each * len(masters) > QUEUES_MOST:
+            raise InvalidCall(
+                f"{queues_each} queues for reading and writing on each of {len(masters)} masters: clients use a topic of at "
+                f"most {QUEUES_MOST} on all of them; give fewer queues, or fewer brokers"
+            )
         failures: dict[str, MQError] = {}
 
         async def create_at(address: str) -> None:

@@ -27,7 +27,7 @@ from triomq._cli.options import (
 )
 from triomq._side_by_side import side_by_side
 from triomq.admin import TopicRouteData, TopicSettings, TopicTraffic
-from triomq.errors import BrokerNotFound, MQError, RouteNotFound
+from triomq.errors import BrokerNotFound, MQError, ProtocolViolation, RouteNotFound
 from triomq_protocol.flags import perm_text
 from triomq_protocol.names import (
     DLQ_PREFIX,
@@ -221,6 +221,8 @@ def _settings_now(
             raise  # an outage: it is not known whether the topic exists
         except RouteNotFound:
             pass
+        except ProtocolViolation:  # it has too many queues for clients, and can be deleted or changed nevertheless
+            found.update(await client.admin.topic_settings(topic))
         if without_answer is not None:
 
             async def look_at_masters() -> None:

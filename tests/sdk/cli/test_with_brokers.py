@@ -25,6 +25,7 @@ from triomq_protocol.requests.group_admin import (
     ProducerTableInfo,
 )
 from triomq_protocol.requests.pull import PullMessageRequest, PullMessageResponse
+from triomq_protocol.requests.registration import TopicConfig
 from triomq_protocol.trace import encode_consuming
 
 VIRTUAL_S = 1.0
@@ -79,6 +80,28 @@ def test_a_master_that_hangs_is_waited_for_once(command_line, arguments, known, 
     assert said in err
     assert bool(out) is known
     assert command_line.passed_s < 5 + VIRTUAL_S
+
+
+def test_a_topic_of_too_many_queues_is_not_made(command_line):
+    command_line.cluster.add_master("broker-b")
+    code, out, err = command_line("topics", "NEW", "--create", "--queues", "32769")
+    assert (code, out) == (2, "")
+    assert "65538 queues for reading and writing on each of 2 masters: clients use a topic of at most 131072" in err
+
+
+def test_a_topic_of_too_many_queues_can_be_deleted(command_line):
+    cluster = command_line.cluster
+    other = cluster.add_master("broker-b")
+    cluster.name_server.add_route("BIG", cluster.broker, other, queues=65_536)
+    deleted = []
+    for each in (cluster.broker, other, cluster.name_server):
+        for code in (RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.DELETE_TOPIC_IN_NAMESRV):
+            each.script(code, lambda command: deleted.append(command.code) or command.answer(0))
+    config = TopicConfig(topic_name="BIG", read_queue_nums=65_536, write_queue_nums=65_536, perm=6).encode()
+    for each in (cluster.broker, other):
+        each.script(RequestCode.GET_TOPIC_CONFIG, lambda command: command.answer(0, body=config))
+    assert command_line("topics", "BIG", "--delete", "--yes") == (0, "deleted BIG\n", "")
+    assert deleted == [RequestCode.DELETE_TOPIC_IN_BROKER] * 2 + [RequestCode.DELETE_TOPIC_IN_NAMESRV]
 
 
 @pytest.mark.parametrize("queues", [["--queues", "4"], []])
