@@ -546,7 +546,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
             subscription=self._subscription(queue.topic, tags, sql),
             sub_version=0,
             timeout_s=PULL_TIMEOUT_S,
-            # Whoever repeats pulls has several under way, so that neither side is idle; what counts is the work.
+            # A caller that repeats pulls has several under way, so that neither side is idle; what counts is the work.
             at_once=False,
         )
 

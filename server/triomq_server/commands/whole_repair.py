@@ -40,7 +40,7 @@ def repair_from_log(
             found = _look(directory, config, as_json=as_json)
             aside, left = None, found
             if found.problems and not dry_run and _agreed(found, yes=yes, as_json=as_json):
-                aside = trio.run(_mend, directory, config, found)
+                aside = trio.run(_repair, directory, config, found)
                 left = _look(directory, config, as_json=as_json)
         finally:
             release()
@@ -49,12 +49,12 @@ def repair_from_log(
         sys.exit(EXIT_FAILED)
 
 
-async def _mend(directory: Path, config: StoreConfig, found: Findings) -> Path | None:
+async def _repair(directory: Path, config: StoreConfig, found: Findings) -> Path | None:
     from triomq_server.broker.tables.table_files import outdated_files, refused_files
-    from triomq_server.store.stopped.whole_repair import mend
+    from triomq_server.store.stopped.whole_repair import repair
 
     unreadable, outdated = dict(refused_files(directory)), dict(outdated_files(directory))
-    return await mend(config, found, unreadable, [name for name in outdated if name not in unreadable])
+    return await repair(config, found, unreadable, [name for name in outdated if name not in unreadable])
 
 
 def _settings(directory: Path, log: Path | None, config_file: str | None) -> StoreConfig:

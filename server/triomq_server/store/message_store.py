@@ -148,7 +148,7 @@ class MessageStore:
         )
         self.queue_removal = QueueRemoval(self.commitlog, self.consume_queues, self.dispatcher)
         self.entry_repair = EntryRepair(
-            self.commitlog, self.consume_queues, self.dispatcher.tags_code, self.dispatcher.entry_mended
+            self.commitlog, self.consume_queues, self.dispatcher.tags_code, self.dispatcher.entry_repaired
         )
         self.recovery_report: RecoveryReport | None = None
         self.times = StoreTimes()

@@ -269,7 +269,7 @@ def _check_log_is_there(store: MessageStore, root: str) -> None:
 
 
 def _bound_checkpoint(store: MessageStore) -> None:
-    """After recovery: let the checkpoint vouch for no more than there is, and know that all of it is dispatched."""
+    """After recovery: the checkpoint covers no more than there is, and all of that counts as dispatched."""
     checkpoint, log = store.checkpoint, store.commitlog
     if log.store_timestamp < min(checkpoint.physic_timestamp, checkpoint.queues_timestamp):
         checkpoint.went_back(log.store_timestamp)

@@ -46,7 +46,7 @@ class RemovedQueues:
         file: where they are kept.
 
     Attributes:
-        forgotten: the topics of queues that have been forgotten; whoever makes use of them clears it.
+        forgotten: the topics of queues that have been forgotten; what uses them clears it.
     """
 
     def __init__(self, file: ConfigFile) -> None:

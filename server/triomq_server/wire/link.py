@@ -72,6 +72,7 @@ class Link:
         closed: nothing is sent or received any more.
         fault: the error in the peer's bytes for which the link was closed; empty if there was none.
         has_answered: whether the peer has answered one of our own requests.
+        joined: how many pieces at the beginning of `unsent` have been made of others, and are not looked at again.
         unsent_bytes: bytes that wait to be written; above the server's limit nothing more is read from this link.
         slices: the work of a request that is done in slices, with its command; None if there is none. Nothing else is
             read from the link until it ends.
@@ -91,10 +92,10 @@ class Link:
         "fault",
         "has_answered",
         "incomplete_bytes",
+        "joined",
         "peer",
         "peer_host",
         "scope",
-        "settled",
         "slices",
         "transport",
         "unsent",
@@ -114,7 +115,7 @@ class Link:
         # them, how many unsent pieces may be kept meanwhile, and the event of a reader that waits for that.
         self.dirty = False
         self.draining = False
-        self.settled = 0
+        self.joined = 0
         self.drained: trio.Event | None = None
         self.fault = ""
         self.has_answered = False
@@ -276,9 +277,9 @@ class LinkWriter:
         if link.draining:
             # Views of a map must not be kept during a wait. Only the new pieces are looked at: a peer that sends small
             # requests and reads nothing would make each write take longer than the one before.
-            if new := link.unsent[link.settled :]:
-                link.unsent[link.settled :] = [b"".join(new)]
-                link.settled += 1
+            if new := link.unsent[link.joined :]:
+                link.unsent[link.joined :] = [b"".join(new)]
+                link.joined += 1
             self._budget.count(link, link.unsent_bytes)
             return
         if link.unsent_bytes >= BULK_BYTES:
@@ -304,7 +305,7 @@ class LinkWriter:
             while link.unsent and not link.closed:
                 data = memoryview(b"".join(link.unsent))
                 link.unsent.clear()
-                link.settled = 0
+                link.joined = 0
                 while data and not link.closed:
                     sent = await link.transport.send_some(data)
                     data = data[sent:]

@@ -30,7 +30,7 @@ class LockTable:
     Args:
         live_ms: how long a lock lives without being refreshed.
         most: how many there may be.
-      most_bytes: of their names.
+        most_bytes: how long their names may be, together.
     """
 
     def __init__(self, live_ms: int = LOCK_LIVE_MS, most: int = MOST_LOCKS, most_bytes: int = MOST_BYTES) -> None:

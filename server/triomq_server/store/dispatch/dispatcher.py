@@ -407,7 +407,7 @@ class Dispatcher:
         """The tags code that a record's entry has."""
         return self._tags_code(record, str(record.properties, "utf-8", "replace"))
 
-    def entry_mended(self, queue: ConsumeQueue, number: int, code: int) -> None:
+    def entry_repaired(self, queue: ConsumeQueue, number: int, code: int) -> None:
         """Announce an entry that readers could not be given before."""
         self._arrivals.append(Arrival(queue.topic, queue.queue_id, number + 1, code, self._commitlog.store_timestamp))
         self.notify()

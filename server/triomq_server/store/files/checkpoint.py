@@ -88,7 +88,7 @@ class Checkpoint:
         self.queue_entries = _ENTRIES.unpack_from(data, _ENTRIES_AT)[0] if times == copies else 0
 
     def log_cut(self, end: int) -> None:
-        """The log ends at this offset now: nothing behind it is vouched for."""
+        """The log ends at this offset now: the checkpoint covers nothing behind it."""
         self.log_offset = min(self.log_offset, end)
         self.logics_offset = min(self.logics_offset, end)
         self.queues_offset = min(self.queues_offset, end)
@@ -116,7 +116,7 @@ class Checkpoint:
 
     @property
     def is_too_high(self) -> bool:
-        """Whether the file vouches for more than is known now: everything before a log file that begins with the lower
+        """Whether the file covers more than is known now: everything before a log file that begins with the lower
         times might then count as being on disk."""
         physic, queues, index = self._in_file
         log_offset, queues_offset = self._offsets_in_file

@@ -147,7 +147,7 @@ class Flusher:
         Args:
             offset: the start of a record, or the end of the log.
             last_timestamp: the store time, in ms, of the last record before `offset`; None if no whole record follows
-                `offset`. The checkpoint vouches for the dropped records, and must not do so for those that replace them.
+                `offset`. The checkpoint covers the dropped records, and must not cover those that replace them.
         """
         async with self._one_at_a_time:
             if last_timestamp is not None:
@@ -223,7 +223,7 @@ class Flusher:
         self._gone = False
 
     async def lower_checkpoint(self) -> None:
-        """Write lower times to the checkpoint's file if it vouches for more than is known: the log's times have gone back,
+        """Write lower times to the checkpoint's file if it covers more than is known: the log's times have gone back,
         or index files are cut. Nothing with the lower times is confirmed before."""
         if not self._checkpoint.is_too_high:
             return

@@ -337,7 +337,7 @@ def _checkpoint_problems(root: Path) -> Iterator[Problem]:
         yield Problem("checkpoint", "checkpoint", what, "moved aside, and written again")
 
 
-async def mend(
+async def repair(
     config: StoreConfig, findings: Findings, unreadable: Collection[str] = (), outdated: Collection[str] = ()
 ) -> Path | None:
     """Repair what `look` has found; the store must be locked. May be killed at any time, and done again.
