@@ -26,7 +26,7 @@ from triomq_server.repeats import Repeats
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.store.dispatch.dispatcher import Dispatcher
-from triomq_server.store.entries import entry_fits
+from triomq_server.store.entry_checks import entry_fits
 from triomq_server.store.entry_layout import BLANK_SIZE
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import StoreDamaged

@@ -15,7 +15,7 @@ from triomq_server.compiled import USED as COMPILED
 from triomq_server.config import StoreConfig
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import ConsumeQueue
-from triomq_server.store.entries import entries_fit, entry_fits, run_fits
+from triomq_server.store.entry_checks import entries_fit, entry_fits, run_fits
 from triomq_server.store.entry_layout import BLANK_SIZE, PHYSICAL_OFFSET, UNIT, UNIT_BYTES, places_struct
 from triomq_server.store.values import ReadResult, ReadStatus, TagMatcher
 

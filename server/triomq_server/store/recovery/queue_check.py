@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from triomq_protocol.record.check import LogRecord, read_record
 from triomq_server.store.commitlog import CommitLog, enters_queue
 from triomq_server.store.consume_queue import ConsumeQueue
-from triomq_server.store.entries import entry_fits, number_in
+from triomq_server.store.entry_checks import entry_fits, number_in
 from triomq_server.store.entry_layout import BLANK_SIZE, UNIT, UNIT_BYTES
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.placement import put_entry

@@ -19,7 +19,7 @@ from triomq_server.disk import Disk
 from triomq_server.store.commitlog import CommitLog, enters_queue
 from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.store.dispatch.dispatcher import Dispatcher
-from triomq_server.store.entries import MULTI_MARK, further_number
+from triomq_server.store.entry_checks import MULTI_MARK, further_number
 from triomq_server.store.entry_layout import BLANK_SIZE
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.index import Index

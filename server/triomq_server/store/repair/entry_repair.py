@@ -18,7 +18,7 @@ from triomq_protocol.record.check import Finding, LogRecord, claimed_size, read_
 from triomq_server.repeats import Repeats
 from triomq_server.store.commitlog import CommitLog, enters_queue
 from triomq_server.store.consume_queue import ConsumeQueue
-from triomq_server.store.entries import entry_fits, number_in
+from triomq_server.store.entry_checks import entry_fits, number_in
 from triomq_server.store.entry_layout import BLANK_SIZE
 from triomq_server.store.files.segments import Segment
 from triomq_server.store.queue_table import ConsumeQueues
