@@ -207,6 +207,24 @@ async def test_a_start_while_no_name_server_responds(autojump_clock, group_clust
         assert "group G consumes it from when a name server answers" in caplog.text
 
 
+async def test_missing_name_servers_are_dialled_once_in_a_round(autojump_clock, group_cluster, open_consumer):
+    """And not for each topic; those that are known are shared out meanwhile."""
+    for number in range(50):
+        group_cluster.name_server.add_route(f"T{number}", group_cluster.broker)
+    async with open_consumer("lite") as consumer:
+        await until(lambda: len(consumer.assignment) == 2)
+        await group_cluster.name_server.stop()
+        for number in range(50):
+            await consumer.subscribe(f"T{number}")
+        group_cluster.network.dials.clear()
+        await trio.sleep(60)
+        assert group_cluster.network.dials.count(group_cluster.name_server.address) < 100
+        group_cluster.broker.consumers.members["G"]["~other"] = object()
+        await until(lambda: len(consumer.assignment) == 1, seconds=3)
+        group_cluster.name_server.up = True
+        await until(lambda: len(consumer.assignment) == 51, seconds=3)
+
+
 async def test_a_filter_that_cannot_be_checked_is_an_error(autojump_clock, group_cluster):
     async with group_cluster.client() as client, client.push_consumer("G") as consumer:
         await group_cluster.name_server.stop()

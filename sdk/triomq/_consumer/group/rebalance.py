@@ -492,6 +492,8 @@ class Rebalance:
         self._absent: set[str] = set()
         self._missing_since: dict[str, float] = {}
         """Since when a subscribed topic has been unknown, on trio's clock."""
+        self._unanswered_round = 0
+        """The last round in which no name server could be asked."""
         self._known: dict[str, _KnownQueues] = {}
         """Topic -> its queues, for those that the members share."""
         self._unlisted_since: dict[str, float] = {}
@@ -641,9 +643,13 @@ class Rebalance:
 
     async def _queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
         """A topic's queues, empty for an unknown topic; None if name servers or brokers cannot be reached."""
+        if self._unanswered_round == self.rounds and self._routes.known(topic) is None:
+            return () if topic.startswith(RETRY_PREFIX) else None  # they would be dialled for each topic
         try:
             return (await self._routes.for_subscribing(topic)).subscribe_queues
         except (NoNameServer, BrokerNotFound, TransientError) as error:
+            if isinstance(error, NoNameServer):
+                self._unanswered_round = self.rounds
             # The end of an outage must be noticed soon, however long it lasts: the topics may have changed.
             log.debug("no queues of %s: %s", topic, error.reason)
             # A retry topic need not exist. Its group has other topics: it alone is no reason to ask each second.
