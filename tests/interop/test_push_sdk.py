@@ -23,6 +23,7 @@ from triomq_benchmarks.clusters.servers import Kind
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.flags import PULL_SUBSCRIPTION
 from triomq_protocol.record.view import iter_records
+from triomq_protocol.requests import GetConsumerStatusBody
 from triomq_protocol.requests.pull import PullMessageRequest
 from triomq_protocol.wire.command import Command
 
@@ -320,3 +321,19 @@ async def test_shares_of_java_and_python_make_up_the_topic(
                 while await trio.to_thread.run_sync(java) != theirs:
                     await trio.sleep(0.1)
             await until(lambda: [queue.queue_id for queue in shared.assignment] == ours)
+
+
+async def test_the_broker_asks_a_member_which_queues_it_has(
+    target: SingleBroker, client: triomq.Client, topic: str, group: str
+) -> None:
+    """As members do of each other after a route's change."""
+    await send(client, topic, 4)
+    async with client.lite_pull_consumer(group) as consumer:
+        await consumer.subscribe(topic)
+        await until(lambda: len(consumer.assignment) == 4)
+        fields = {"topic": topic, "group": group, "clientAddr": client.client_id}
+        code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+        answer = await trio.to_thread.run_sync(ask_blocking, target.broker.address, code, fields)
+        assert answer.code == ResponseCode.SUCCESS
+        [(member, positions)] = GetConsumerStatusBody.decode(answer.body).consumer_table.items()
+        assert (member, set(positions)) == (client.client_id, set(consumer.assignment))
