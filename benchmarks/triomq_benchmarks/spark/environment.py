@@ -8,6 +8,7 @@ before it is needed, so that a machine without it can still ask what is missing.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -269,14 +270,15 @@ def open_session(
         with _own_interrupts():
             _start_java(given, Path(folder) / "java.log")
             session = builder.getOrCreate()
-        try:
-            if not spark_looks_for_sources(spark_home()):
-                from pyspark_rocketmq import DefaultSource
+        with quiet_interrupts():
+            try:
+                if not spark_looks_for_sources(spark_home()):
+                    from pyspark_rocketmq import DefaultSource
 
-                session.dataSource.register(DefaultSource)
-            yield session
-        finally:
-            session.stop()
+                    session.dataSource.register(DefaultSource)
+                yield session
+            finally:
+                session.stop()
 
 
 def _start_java(settings: Mapping[str, str], log: Path) -> None:
@@ -381,3 +383,18 @@ def _own_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def quiet_interrupts() -> Iterator[None]:
+    """Keep Ctrl-C out of the log: py4j logs a traceback for each call to the JVM that it interrupts, and raises it too."""
+    log = logging.getLogger()
+    log.addFilter(_is_no_interrupt)
+    try:
+        yield
+    finally:
+        log.removeFilter(_is_no_interrupt)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))

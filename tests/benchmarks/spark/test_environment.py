@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from triomq_benchmarks.spark.environment import (
     java_version,
     local_slots,
     prepare_environment,
+    quiet_interrupts,
     session_settings,
     spark_looks_for_sources,
 )
@@ -252,3 +254,17 @@ def test_when_too_few_slots_are_all_there_are(
     rule = SlotsRule(0.0, workers, None, is_cluster=True)
     given_up = next((now for now, slots in found if not rule.is_enough(slots, now) and rule.is_hopeless(now)), None)
     assert given_up == (None if end is None else pytest.approx(end, abs=0.11))
+
+
+def test_an_interrupted_call_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def log(error: BaseException) -> None:
+        try:
+            raise error
+        except BaseException:
+            logging.exception("while sending command")  # noqa: LOG015 - as py4j does
+
+    with quiet_interrupts():
+        log(KeyboardInterrupt())
+        log(OSError())
+    log(KeyboardInterrupt())
+    assert [record.exc_info and record.exc_info[0] for record in caplog.records] == [OSError, KeyboardInterrupt]
