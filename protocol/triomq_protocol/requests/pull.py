@@ -5,12 +5,10 @@ from functools import lru_cache
 from triomq_protocol.codes import VERSION, LanguageCode, SerializeType
 from triomq_protocol.flags import RESPONSE
 from triomq_protocol.wire.binary_header import encode_area, encode_binary_header
-from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.command import JSON_END, Command
 from triomq_protocol.wire.fastjson import quote
 from triomq_protocol.wire.header import Header, Int32, Int64
 from triomq_protocol.wire.lengths import MAX_HEADER_BYTES, MAX_LENGTH, does_not_fit, frame_lengths, pack_lengths
-
-_JSON_END = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
 
 
 class PullMessageRequest(Header, kw_only=True):
@@ -70,7 +68,7 @@ def encode_pull_answer_head(
         f'{{"code":{code},"extFields":{{"suggestWhichBrokerId":"{suggest_which_broker_id}"'
         f',"nextBeginOffset":"{next_begin_offset}","maxOffset":"{max_offset}","minOffset":"{min_offset}"}}'
         f',"flag":1,"language":"JAVA","opaque":{request.opaque},"remark":{_quoted_remark(remark)}'
-        f"{_JSON_END}"
+        f"{JSON_END}"
     ).encode()
     size = len(header)
     length = 4 + size + body_bytes
@@ -115,8 +113,7 @@ def encode_pull_request(
     middle, end = _request_parts(consumer_group, topic, subscription, sub_version, expression_type, broker_name)
     header = (
         f'{{"code":11,"extFields":{{"queueId":"{queue_id}","maxMsgNums":"{max_msg_nums}","sysFlag":"{sys_flag}","suspendTimeoutMillis"'
-        f':"{suspend_timeout_millis}","commitOffset":"{commit_offset}"{middle}{queue_offset}{end}{opaque}'
-        f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
+        f':"{suspend_timeout_millis}","commitOffset":"{commit_offset}"{middle}{queue_offset}{end}{opaque}{JSON_END}'
     ).encode()
     size = len(header)
     if size > MAX_HEADER_BYTES:

@@ -9,14 +9,13 @@ from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.flags import RESPONSE
 from triomq_protocol.names import DEFAULT_TOPIC
 from triomq_protocol.wire.binary_header import encode_area, encode_binary_header
-from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.command import JSON_END, Command
 from triomq_protocol.wire.fastjson import quote
 from triomq_protocol.wire.header import Header, Int32, Int64
 from triomq_protocol.wire.lengths import MAX_HEADER_BYTES, MAX_LENGTH, does_not_fit, frame_lengths, pack_lengths
 
 _SERIALIZE_AT, _HEADER_AT = 4, 8
 _JSON_SUCCESS = b'{"code":0'
-_JSON_END = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
 
 
 class SendMessageRequest(Header, kw_only=True):
@@ -142,7 +141,7 @@ class SendAnswers:
         self._json_part, self._binary_part = _answer_tail(region, trace_on)
         self.json_middle: bytes = f'"{self._json_part},"msgId":"'.encode()
         """Between the queue id and the message id of a JSON answer."""
-        self.json_end: bytes = _JSON_END.encode()
+        self.json_end: bytes = JSON_END.encode()
         """Behind the opaque of a JSON answer."""
 
     def encode(self, request: Command, msg_id: str, queue_id: int, queue_offset: int) -> bytes:
@@ -152,7 +151,7 @@ class SendAnswers:
             return _binary_send_answer(request.opaque, msg_id, *numbers, self._binary_part)
         header = (
             f'{{"code":0,"extFields":{{"queueId":"{queue_id}"{self._json_part},"msgId":"{msg_id}",'
-            f'"queueOffset":"{queue_offset}"}},"flag":1,"language":"JAVA","opaque":{request.opaque}{_JSON_END}'
+            f'"queueOffset":"{queue_offset}"}},"flag":1,"language":"JAVA","opaque":{request.opaque}{JSON_END}'
         )
         size = len(header)
         if size > MAX_HEADER_BYTES:
@@ -219,7 +218,7 @@ def encode_send_request_v2(
     header = (
         f'{before}{queue_id}","f":"{sys_flag}","g":"{born_timestamp}","h":"{flag}","i":{quote(properties)}'
         f',"j":"{reconsume_times}","k":"{"true" if unit_mode else "false"}"{limit}{after}{opaque}'
-        f"{_JSON_END}"
+        f"{JSON_END}"
     ).encode()
     size = len(header)
     length = 4 + size + len(body)

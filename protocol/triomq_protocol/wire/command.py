@@ -59,6 +59,9 @@ _WIRE_NAMES = {
     "written_serialize": "serializeTypeCurrentRPC",
 }
 
+JSON_END = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
+"""How a JSON header of ours ends: for modules that write whole headers without a `Command`."""
+
 
 def _remember_decoder(cls: type[H]) -> Callable[[msgspec.Raw], H]:
     decoder = _DECODERS[cls] = json_decoder(cls)

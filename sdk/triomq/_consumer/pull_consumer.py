@@ -36,7 +36,7 @@ from triomq._consumer.group.pull_loop import HELD_S, empty_pause_s
 from triomq._consumer.group.rebalance import Members, Rebalance
 from triomq._consumer.membership import ClientResources
 from triomq._consumer.offset_store import CheckedStore, OffsetStore
-from triomq._consumer.puller import PullCall, Puller, RecordScan
+from triomq._consumer.puller import SUSPEND_S, PullCall, Puller, RecordScan
 from triomq._consumer.running_properties import consumer_properties
 from triomq._consumer.shared_pulls import Share, SharedPulls
 from triomq._error_text import shown
@@ -55,9 +55,6 @@ log = logging.getLogger("triomq.consumer")
 
 PULL_TIMEOUT_S: Final = 10.0
 """Seconds that a pull that does not block may take (``consumerPullTimeoutMillis``)."""
-
-SUSPEND_S: Final = 20.0
-"""How long a broker may hold a blocking pull (``brokerSuspendMaxTimeMillis``)."""
 
 MESSAGES_MAX: Final = 2**31 - 1
 """The most messages that the request of a pull can ask for."""

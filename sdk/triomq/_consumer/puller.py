@@ -47,6 +47,9 @@ log = logging.getLogger("triomq.consumer")
 
 _STATUSES: Final = {int(status): status for status in PullStatus}
 
+SUSPEND_S: Final = 20.0
+"""How long brokers may hold a pull, except those of push consumers (``brokerSuspendMaxTimeMillis``)."""
+
 SUSPEND_MARGIN_S: Final = 10.0
 """How much longer the client waits than the broker may hold a pull: brokers check every 5 s
 (docs/protocol/consumer.md §3)."""

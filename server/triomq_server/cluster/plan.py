@@ -9,7 +9,15 @@ from string import ascii_lowercase
 
 import attrs
 
-from triomq_server.config import TLS_KEYS, BrokerConfig, ConfigError, NamesrvConfig, PropertiesError, load_properties
+from triomq_server.config import (
+    ROLE_KEYS,
+    TLS_KEYS,
+    BrokerConfig,
+    ConfigError,
+    NamesrvConfig,
+    PropertiesError,
+    load_properties,
+)
 from triomq_server.ports import HOST, free_ports
 
 NAMESRV = "namesrv"
@@ -17,9 +25,6 @@ BROKER = "broker"
 
 _LOG_FILE_BYTES = 64 * 1024 * 1024
 """Size of the log files of experimental clusters: RocketMQ's 1 GiB is for machines that do nothing else."""
-
-
-_ROLE_KEYS = ("brokerRole", "brokerId")
 
 
 @attrs.frozen
@@ -67,7 +72,7 @@ class NodePlan:
             return self
         except PropertiesError as error:
             raise ConfigError(f"{self.role_file}: {error}; remove it to take the role of the command line") from error
-        role = {key: kept[key] for key in _ROLE_KEYS if key in kept}
+        role = {key: kept[key] for key in ROLE_KEYS if key in kept}
         return attrs.evolve(self, properties={**self.properties, **role})
 
 

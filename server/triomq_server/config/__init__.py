@@ -16,7 +16,7 @@ from triomq_server.config.tls import TLS_KEYS, TlsConfig, read_tls_file, shown_t
 from triomq_server.config.without_effect import WITHOUT_EFFECT, WithoutEffect, changed_without_effect
 
 if TYPE_CHECKING:
-    from triomq_server.config.broker import BrokerConfig, register_period_ms
+    from triomq_server.config.broker import ROLE_KEYS, BrokerConfig, register_period_ms
     from triomq_server.config.namesrv import NamesrvConfig
     from triomq_server.config.store import BrokerRole, FlushDiskType, StoreConfig
 else:
@@ -25,6 +25,7 @@ else:
         "BrokerRole": "store",
         "FlushDiskType": "store",
         "NamesrvConfig": "namesrv",
+        "ROLE_KEYS": "broker",
         "StoreConfig": "store",
         "register_period_ms": "broker",
     }
@@ -39,6 +40,7 @@ else:
 
 __all__ = [
     "MOST_SETTINGS_BYTES",
+    "ROLE_KEYS",
     "TLS_KEYS",
     "WITHOUT_EFFECT",
     "BrokerConfig",

@@ -47,6 +47,9 @@ from triomq_server.config.without_effect import without_effect_lines
 register_period_ms = clamped(10_000, 60_000)
 """The interval between a broker's registrations in ms, from registerNameServerPeriod."""
 
+ROLE_KEYS = ("brokerRole", "brokerId")
+"""The settings in the file of a broker's role alone."""
+
 
 def _cpus() -> int:
     return os.cpu_count() or 1

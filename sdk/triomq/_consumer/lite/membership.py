@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
 
 import trio
 
@@ -18,6 +17,7 @@ from triomq._consumer.group.pull_loop import PulledQueue, PullSettings
 from triomq._consumer.lite.fetched import PolledMessages
 from triomq._consumer.lite.options import LiteOptions
 from triomq._consumer.membership import ClientResources, GroupOptions, Membership
+from triomq._consumer.puller import SUSPEND_S
 from triomq._consumer.running_properties import consumer_properties
 from triomq._consumer.trace import ConsumeTrace
 from triomq._message.log_fields import queue_fields
@@ -29,9 +29,6 @@ from triomq_protocol.requests import ConsumeMessageDirectlyResult, ConsumerRunni
 from triomq_protocol.requests.heartbeat import CONSUME_ACTIVELY
 
 log = logging.getLogger("triomq.consumer")
-
-SUSPEND_S: Final = 20.0
-"""How long brokers may hold a pull (``brokerSuspendMaxTimeMillis``)."""
 
 
 class LiteMembership(Membership):

@@ -22,7 +22,7 @@ from triomq_server.broker.registration import RegistrationAnswer, has_identity, 
 from triomq_server.broker.roles.lost_messages import end_in, lower_offsets, note_slave
 from triomq_server.broker.roles.returning import PERIOD_S, log_two_masters, merge_offsets_of_slaves
 from triomq_server.broker.roles.slave_tasks import SlaveTasks
-from triomq_server.config import BrokerRole, dump_properties
+from triomq_server.config import ROLE_KEYS, BrokerRole, dump_properties
 from triomq_server.replication.divergence import LogRelation, cut_offset
 from triomq_server.replication.rules import HaSettings
 from triomq_server.restarting import restarted
@@ -31,8 +31,6 @@ from triomq_server.wire import Dial, OpenLink
 
 _log = logging.getLogger(__name__)
 
-ROLE_KEYS = ("brokerRole", "brokerId")
-"""What the file of the role alone holds."""
 CONTESTED_LINE_S = 60.0
 """How often it is logged that another broker has this broker's id, as long as it has."""
 
