@@ -99,7 +99,7 @@ class JsonCodec:
             found = _relaxed_decoder(typing.cast("Any", cls))(data)
             return msgspec.convert(found, cls, from_attributes=True)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            if cls.tolerant_bytes >= ANSWER_TOLERANT_BYTES:
+            if cls.tolerant_bytes >= ANSWER_TOLERANT_BYTES and not _is_crowded(data):
                 with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                     return cls.from_json(msgspec.json.decode(_quote_objects(data)))
             raise BodyTooLongError(cls.__name__, len(data), cls.tolerant_bytes, str(error)) from error
@@ -147,12 +147,22 @@ def _quote_numbers(data: bytes) -> bytes:
     return _TEXT_OR_NUMBER_KEY.sub(lambda m: m[0] if m[1] is None else b'%b"%b":' % (m[1], m[2]), data)
 
 
-_TEXT_OR_OBJECT_KEY = re.compile(rb'"(?:[^"\\]|\\.)*+"?|(?<=[{,])(\{(?:[^{}"\\]++|"[^"\\]*+")*+\}):', re.DOTALL)
+# All texts up to the next object are one match: each would take some 100 bytes of memory.
+_TEXTS_OR_OBJECT_KEY = re.compile(
+    rb'(?:"(?:[^"\\]|\\.)*+"?[^"{]*+)++|(?<=[{,])(\{(?:[^{}"\\]++|"[^"\\]*+")*+\}):', re.DOTALL
+)
+_CONTAINER_BYTES = 32
+
+
+def _is_crowded(data: bytes) -> bool:
+    """Whether a text may have more objects and lists than a table by queue of its length. Millions of empty ones take a
+    gigabyte."""
+    return (data.count(b"{") + data.count(b"[")) * _CONTAINER_BYTES > len(data)
 
 
 def _quote_objects(data: bytes) -> bytes:
     """Java's JSON with raw objects as keys, as tables by queue have them, as JSON with these keys as texts."""
-    return _TEXT_OR_OBJECT_KEY.sub(lambda m: m[0] if m[1] is None else b'"%b":' % m[1].replace(b'"', b'\\"'), data)
+    return _TEXTS_OR_OBJECT_KEY.sub(lambda m: m[0] if m[1] is None else b'"%b":' % m[1].replace(b'"', b'\\"'), data)
 
 
 @lru_cache(None)

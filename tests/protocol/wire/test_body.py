@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
+from contextlib import suppress
 from typing import ClassVar
 
 import msgspec
@@ -309,6 +311,21 @@ def test_a_long_answer_may_have_objects_as_keys(broker: str, monkeypatch: pytest
     assert TopicStatsTable.decode(body.encode()) == body
     with pytest.raises(BodyTooLongError):
         TopicStatsTable.decode(body.encode().replace(b'"minOffset"', b"minOffset"))
+
+
+@pytest.mark.parametrize("piece", [b'"",', b"{}:0,", b"{}:{},", b"[],", b'"{}:",'])
+def test_a_long_answer_of_tiny_pieces_takes_little_memory(piece: bytes) -> None:
+    """A broker chooses what it answers: a list with an entry for each piece would take a hundred times the body."""
+    size = body_module.ANSWER_TOLERANT_BYTES + 1
+    begin = b'{"a":{' if piece.startswith(b"{") else b'{"a":['
+    tracemalloc.start()
+    try:
+        with suppress(BodyTooLongError):
+            TopicStatsTable.decode(begin + piece * (size // len(piece)) + b"{}:0}}")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 10 * size
 
 
 def test_a_long_request_with_objects_as_keys_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
