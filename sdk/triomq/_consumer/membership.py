@@ -562,9 +562,16 @@ class Membership(ABC):
 
     # --- the end ---------------------------------------------------------------------------------------------
 
-    async def call_assigned(self, queue: MessageQueue) -> None:
-        """Call ``on_assigned``, once at a time although queues of several brokers are taken together."""
+    async def call_assigned(self, queue: MessageQueue, *, only_open: bool = False) -> None:
+        """Call ``on_assigned``, once at a time although queues of several brokers are taken together.
+
+        Args:
+            queue: the queue.
+            only_open: raise :class:`ClientClosed` instead if the consumer was closed meanwhile.
+        """
         async with self._calling_assigned:
+            if only_open:
+                self.check_open()
             await self.call_with_queues(self.callbacks.on_assigned, [queue])
 
     async def call_with_queues(self, callback: OnQueues | None, queues: Sequence[MessageQueue]) -> None:

@@ -198,9 +198,7 @@ class LiteMembership(Membership):
             MQError: the start cannot be determined now.
         """
         offset = await self.positions.start(queue)
-        if self.assigns:
-            self.check_open()
-        await self.call_assigned(queue)
+        await self.call_assigned(queue, only_open=bool(self.assigns))
         self.engine.start(queue, offset)
 
     async def revoked(self, queues: Sequence[MessageQueue], /) -> Collection[MessageQueue]:

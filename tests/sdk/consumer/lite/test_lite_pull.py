@@ -475,6 +475,30 @@ async def test_assigning_while_the_consumer_is_closed(autojump_clock, group_clus
     assert not called
 
 
+async def test_assigning_at_several_brokers_while_the_consumer_is_closed(autojump_clock, group_cluster):
+    """A queue that waits for the callback of another broker's is not assigned any more."""
+    second = group_cluster.add_master("broker-b")
+    second.consumers.serves_groups = True
+    called = []
+
+    async def assigned(queues):
+        called.extend(queues)
+        await trio.sleep(2)
+
+    callbacks = triomq.ConsumerCallbacks(on_assigned=assigned)
+    async with group_cluster.client() as client, trio.open_nursery() as nursery:
+        consumer = client.lite_pull_consumer("G", start_from="earliest", callbacks=callbacks)
+
+        @nursery.start_soon
+        async def assign():
+            with pytest.raises(errors.ClientClosed, match="the consumer of group G is closed"):
+                await consumer.assign([Q0, triomq.MessageQueue("T", "broker-b", 0)])
+
+        await trio.sleep(1)
+        await consumer.aclose()
+    assert len(called) == 1
+
+
 @pytest.mark.parametrize(("second", "polled"), [([Q0], 5), ([Q0, Q1], 10), ([Q1], 5), ([], 0)])
 async def test_assigning_twice_at_once(autojump_clock, group_cluster, second, polled):
     """The second call comes while the first one asks for the group's offset."""
