@@ -29,6 +29,7 @@ class Group:
         self.owners = defaultdict(set)
         self.twice = set()
         self.given = Counter()
+        self.revokes_s = defaultdict(int)
         self.second = cluster.add_master("broker-b")
         self.second.consumers.serves_groups = True
         self.second.name_server = cluster.name_server
@@ -48,7 +49,8 @@ class Group:
                 if len(self.owners[queue]) > 1:
                     self.twice.add((queue, *sorted(self.owners[queue])))
 
-        def revoked(queues):
+        async def revoked(queues):
+            await trio.sleep(self.revokes_s[name])
             for queue in queues:
                 self.owners[queue].discard(name)
 
@@ -141,6 +143,17 @@ async def test_a_broker_that_does_not_say_what_a_member_has(autojump_clock, grou
         group.set_route(group_cluster.broker)
         await until(lambda: group_cluster.broker.requests(STATUS))
         await group.is_shared_out(QUEUES, 1.5)
+
+
+@pytest.mark.parametrize("kind", ["lite", "push", "ordered"])
+async def test_a_member_that_is_giving_queues_up(autojump_clock, group_cluster, kind):
+    """One has noticed the change 3.3 s before the other, which waits for its callback."""
+    async with opened_group(group_cluster, kind) as group:
+        group.revokes_s["1"] = 5
+        group.set_route(group_cluster.broker)
+        await trio.sleep(30)
+        await group.is_shared_out(QUEUES)
+        assert not group.twice
 
 
 def has_everything(command):

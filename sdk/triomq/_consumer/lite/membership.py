@@ -251,7 +251,9 @@ class LiteMembership(Membership):
         """The positions of a topic's queues."""
         # Another member asks, who wants one of them by a newer route.
         self._client.routes.look_soon(topic)
-        return {queue: self.position(queue) for queue in self.engine.queues if queue.topic == topic}
+        # Also of those whose `on_revoked` runs: what it commits would come too late for a member that takes them now.
+        known = self.positions.of_topic(topic)
+        return known | {queue: self.position(queue) for queue in self.engine.queues if queue.topic == topic}
 
     def running_info(self) -> ConsumerRunningInfo:
         """Parameters and subscriptions, as upstream's lite consumers report them."""
