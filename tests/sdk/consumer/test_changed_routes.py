@@ -22,7 +22,8 @@ QUEUES = 4
 class Group:
     """Members of group G, and who has which queue."""
 
-    def __init__(self, cluster, nursery, kind):
+    def __init__(self, cluster, nursery, kind, strategy_of):
+        self.strategy_of = strategy_of
         self.cluster = cluster
         self.nursery = nursery
         self.kind = kind
@@ -56,6 +57,7 @@ class Group:
 
         options = {
             "start_from": "earliest",
+            "allocate": self.strategy_of(name),
             "callbacks": triomq.ConsumerCallbacks(on_assigned=assigned, on_revoked=revoked),
         }
         async with self.cluster.client(instance_name=name, chance=random.Random(name)) as client:
@@ -89,10 +91,10 @@ class Group:
 
 
 @asynccontextmanager
-async def opened_group(cluster, kind):
+async def opened_group(cluster, kind, strategy_of=lambda _name: None):
     """Two members, whose clients look at routes at different times."""
     async with trio.open_nursery() as nursery:
-        group = Group(cluster, nursery, kind)
+        group = Group(cluster, nursery, kind, strategy_of)
         group.join("1")
         await trio.sleep(3.3)
         group.join("5")
@@ -154,6 +156,26 @@ async def test_a_member_that_is_giving_queues_up(autojump_clock, group_cluster, 
         await trio.sleep(30)
         await group.is_shared_out(QUEUES)
         assert not group.twice
+
+
+def halves_for(name):
+    def halves(client_id, queues, members):
+        if client_id != f"10.0.0.1@{name}":
+            raise KeyError(client_id)
+        half = len(queues) // 2
+        return queues[:half] if client_id == members[0] else queues[half:]
+
+    return halves
+
+
+async def test_a_strategy_that_knows_its_own_member_only(autojump_clock, group_cluster, caplog):
+    """Nobody is asked; the strategy did not fail for this member, whose queues do not stay as they are."""
+    async with opened_group(group_cluster, "lite", halves_for) as group:
+        group.set_route(group_cluster.broker)
+        await trio.sleep(30)
+        await group.is_shared_out(QUEUES, 1)
+        assert "strategy" not in caplog.text
+        assert not group_cluster.broker.requests(STATUS)
 
 
 def has_everything(command):

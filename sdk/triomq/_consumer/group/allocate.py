@@ -42,7 +42,7 @@ class AllocateStrategy(Protocol):
         """The share of one member.
 
         Args:
-            client_id: the member that asks.
+            client_id: the member; for some time after a route's change also others, which may have its queues still.
             queues: all queues of one topic, sorted by broker name and queue id; at least one.
             members: client ids of the whole group, sorted as Java sorts text; at least one.
 

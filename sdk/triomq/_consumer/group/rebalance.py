@@ -634,11 +634,28 @@ class Rebalance:
     ) -> dict[MessageQueue, str]:
         """Who may have this member's queues by the route before a change, of which it may not know yet."""
         before = self._known[topic].before
-        moved = before.intersection(mine).difference(self.owned)
+        moved = set(before.intersection(mine).difference(self.owned))
         found: dict[MessageQueue, str] = {}
-        for member in set(members) - {self._client_id} if moved else ():
-            await trio.lowlevel.checkpoint()  # a share of thousands of queues takes milliseconds
-            found |= dict.fromkeys(moved.intersection(self._share_of(member, before, members).queues or ()), member)
+        if not moved:
+            return found
+        namespace, hashes = self._routes.namespace, hashes_names(self._strategy)
+        # Sorted once, and not for each member: that would take longer than most strategies.
+        queues = sorted_queues(namespace.wrap_queues(before) if hashes else before)
+        group = sorted_members(set(members))
+        for member in sorted(group, key=lambda each: each != self._client_id):
+            if not moved:
+                break
+            await trio.lowlevel.checkpoint()  # some strategies take milliseconds
+            try:
+                share = self._strategy(member, [*queues], [*group])
+                theirs = moved.intersection(map(namespace.unwrap_queue, share) if hashes else share)
+            except Exception:
+                # A user's own may know this member only. Nobody is asked then.
+                log.debug("who had queues of %s before is not known", topic, exc_info=True)
+                break
+            moved -= theirs
+            if member != self._client_id:
+                found |= dict.fromkeys(theirs, member)
         return found
 
     async def _queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
