@@ -72,7 +72,7 @@ def signals_put_off() -> Iterator[None]:
             signal.signal(number, lambda number, _frame: waiting.append(number))
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in reversed(before.items()):  # SIGINT is the last: it may raise here
             signal.signal(number, handler)
         for each in waiting:
             signal.raise_signal(each)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -189,6 +190,28 @@ def test_signals_that_are_put_off_take_effect_at_the_end_of_the_block() -> None:
         assert seen == ["end", "SIGTERM", "SIGTERM"]
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_ctrl_c_at_the_end_of_the_block_leaves_no_handler_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes as soon as its handler is there again, and must not keep the others from being put back."""
+    seen: list[str] = []
+    install = signal.signal
+
+    def install_and_interrupt(number: int, handler: Callable[..., object]) -> object:
+        replaced = install(number, handler)
+        if handler is signal.default_int_handler:
+            signal.raise_signal(signal.SIGINT)
+        return replaced
+
+    before = install(signal.SIGTERM, lambda *_: seen.append("SIGTERM"))
+    try:
+        monkeypatch.setattr(signal, "signal", install_and_interrupt)
+        with pytest.raises(KeyboardInterrupt), signals_put_off():
+            pass
+        signal.raise_signal(signal.SIGTERM)
+        assert seen == ["SIGTERM"]
+    finally:
+        install(signal.SIGTERM, before)
 
 
 def test_a_thread_that_gets_no_signals_puts_none_off() -> None:
