@@ -257,9 +257,9 @@ async def _unread(
     """The queues that have messages which were not pulled yet -> their positions; brokers may refuse pulls, or not answer
     them. Brokers that do not answer here are added to `without_answer`."""
     found: dict[MessageQueue, int] = {}
-    for queue in consumer.assignment:
+    positions = {queue: consumer.position(queue) for queue in consumer.assignment}  # another member may take some soon
+    for queue, position in positions.items():
         if queue.broker_name not in without_answer:
-            position = consumer.position(queue)
             with noting_outage(queue, without_answer):
                 if position < await bounds.max_offset(queue):
                     found[queue] = position

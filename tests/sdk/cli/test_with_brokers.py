@@ -16,7 +16,14 @@ from triomq.admin import OffsetWrapper
 from triomq_command import running
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.names import MASTER_ID
-from triomq_protocol.requests import ConsumeStats, GetMaxOffsetRequest, GroupList, KVTable, SubscriptionGroupTable
+from triomq_protocol.requests import (
+    ConsumerIdList,
+    ConsumeStats,
+    GetMaxOffsetRequest,
+    GroupList,
+    KVTable,
+    SubscriptionGroupTable,
+)
 from triomq_protocol.requests.admin import SubscriptionGroupConfig
 from triomq_protocol.requests.group_admin import (
     ClientConnection,
@@ -389,6 +396,29 @@ def test_a_broker_that_begins_to_hang_does_not_end_the_others(command_line, grou
     assert "broker a-broker: RequestTimeout: no answer in time; asked a-broker-0:10911; its messages are missing" in err
     assert "restart what hangs" in err
     assert command_line.passed_s < 30
+
+
+def test_a_member_that_joins_while_the_end_is_looked_for_does_not_stop_the_command(command_line):
+    """It takes one of the queues while the broker is slow to say where the other one ends."""
+    broker = command_line.cluster.broker
+    broker.store("T", 0, b"m")
+    asked = []
+
+    def two_members(command):
+        (first,) = broker.consumers.members["G"]
+        return command.answer(0, body=ConsumerIdList(consumer_id_list=[first, "~"]).encode())
+
+    async def end(command):
+        asked.append(command)
+        if len(asked) == 3:  # the first two are asked at the start
+            broker.script(RequestCode.GET_CONSUMER_LIST_BY_GROUP, *[two_members] * 99)
+            broker.consumers.notify("G")
+            await trio.sleep(3)
+        return broker.serve(command)
+
+    broker.script(RequestCode.GET_MAX_OFFSET, *[end] * 99)
+    code, out, err = command_line("consume", "T", "--until-end", "-g", "G")
+    assert (code, out, err) == (0, "m\n", "")
 
 
 @pytest.mark.parametrize(
