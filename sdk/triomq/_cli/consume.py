@@ -190,10 +190,10 @@ async def _print_all(
         printed += len(wanted[:left])
         left -= len(wanted)
         if until_end is not None and not batch:
-            answered, before = len(without_answer), unread
+            taken, answered, before = consumer.assignment, len(without_answer), unread
             unread = await _unread(consumer, until_end, without_answer)
-            if len(without_answer) > answered:
-                continue  # queues of other brokers may have been read, or begun, in the meantime
+            if len(without_answer) > answered or consumer.assignment != taken:
+                continue  # other queues may have been read, or begun, in the meantime
             if not unread:
                 return printed
             if unread == before:  # else a filter lets a queue pass without a message, perhaps for long

@@ -398,6 +398,22 @@ def test_a_broker_that_begins_to_hang_does_not_end_the_others(command_line, grou
     assert command_line.passed_s < 30
 
 
+def test_queues_that_are_still_taken_are_read_to_their_end(command_line):
+    """A broker far away: it takes longer to take all queues than nothing may come."""
+    broker = command_line.cluster.broker
+    command_line.cluster.name_server.add_route("T", broker, queues=100)
+    broker.store("T", 99, b"m")
+    serve = broker.answer_to
+
+    async def later(command):
+        await trio.sleep(0.03)
+        return serve(command)
+
+    broker.answer_to = lambda command: serve(command) if command.code == RequestCode.PULL_MESSAGE else later(command)
+    code, out, err = command_line("consume", "T", "--until-end", "-g", "G")
+    assert (code, out, err) == (0, "m\n", "")
+
+
 def test_a_member_that_joins_while_the_end_is_looked_for_does_not_stop_the_command(command_line):
     """It takes one of the queues while the broker is slow to say where the other one ends."""
     broker = command_line.cluster.broker
