@@ -138,16 +138,19 @@ class _MisfitError(ValueError):
 
 
 _RAW_NUMBER_KEY = re.compile(rb"[{,]-?[0-9]+:")
-# Possessive, and content without a closing quote is taken too: else a text of escaped quotes costs quadratic time.
-_TEXT_OR_NUMBER_KEY = re.compile(rb'"(?:[^"\\]|\\.)*+"?|([{,])(-?[0-9]+):', re.DOTALL)
+# Possessive, and content without a closing quote is taken too: else a text of escaped quotes costs quadratic time. All
+# texts up to the next key are one match: each match takes some 100 bytes of memory.
+_TEXTS_OR_NUMBER_KEY = re.compile(
+    rb'(?:"(?:[^"\\]|\\.)*+"?(?:[^"{,]++|[{,](?!-?[0-9]+:))*+)++|([{,])(-?[0-9]+):', re.DOTALL
+)
 
 
 def _quote_numbers(data: bytes) -> bytes:
     """Java's JSON with raw number keys, the commonest dialect, as standard JSON."""
-    return _TEXT_OR_NUMBER_KEY.sub(lambda m: m[0] if m[1] is None else b'%b"%b":' % (m[1], m[2]), data)
+    return _TEXTS_OR_NUMBER_KEY.sub(lambda m: m[0] if m[1] is None else b'%b"%b":' % (m[1], m[2]), data)
 
 
-# All texts up to the next object are one match: each would take some 100 bytes of memory.
+# Texts as above.
 _TEXTS_OR_OBJECT_KEY = re.compile(
     rb'(?:"(?:[^"\\]|\\.)*+"?[^"{]*+)++|(?<=[{,])(\{(?:[^{}"\\]++|"[^"\\]*+")*+\}):', re.DOTALL
 )

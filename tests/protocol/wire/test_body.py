@@ -328,6 +328,18 @@ def test_a_long_answer_of_tiny_pieces_takes_little_memory(piece: bytes) -> None:
     assert peak_bytes < 10 * size
 
 
+def test_numbers_as_keys_are_quoted_with_little_memory() -> None:
+    text = b'{"a":[' + b'"",' * 300_000 + b'"{1:,2:"],3:[{-4:5}]}'
+    tracemalloc.start()
+    try:
+        quoted = body_module._quote_numbers(text)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert quoted == text.replace(b"3:[{-4:", b'"3":[{"-4":')
+    assert peak_bytes < 10 * len(text)
+
+
 def test_a_long_request_with_objects_as_keys_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TopicStatsTable, "tolerant_bytes", 100)
     table = {MessageQueue("T", "a", queue_id): TopicOffset() for queue_id in range(9)}
