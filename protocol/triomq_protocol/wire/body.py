@@ -42,7 +42,8 @@ class JsonCodec:
 
     tolerant_bytes: ClassVar[int] = MAX_TOLERANT_BYTES
     """A longer text must be standard JSON. Bodies that Java itself writes otherwise, and that only answers carry, have
-    ANSWER_TOLERANT_BYTES, beyond which only the form that brokers write is read: standard JSON but for raw keys."""
+    ANSWER_TOLERANT_BYTES, beyond which tables by queue are read as brokers write them: standard JSON but for objects as
+    keys."""
 
     most_bytes: ClassVar[int] = 1 << 62
     most_objects: ClassVar[int] = 1 << 62
