@@ -161,4 +161,12 @@ def test_the_architecture_page_states_the_import_rules() -> None:
             rules[container.rsplit(".", 1)[-1]] = " > ".join(contract["layers"])
     stated = dict(line.split(maxsplit=1) for line in blocks_of(ARCHITECTURE, "text")[1].splitlines())
     assert stated == {container: rules[container] for container in stated}
-    assert stated.keys() >= {"packages", "triomq_protocol", "triomq", "triomq_server", "broker", "triomq_benchmarks"}
+    assert stated.keys() >= {
+        "packages",
+        "triomq_protocol",
+        "triomq",
+        "triomq_server",
+        "broker",
+        "store",
+        "triomq_benchmarks",
+    }
