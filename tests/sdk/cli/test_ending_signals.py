@@ -182,6 +182,7 @@ def test_signals_that_are_put_off_take_effect_at_the_end_of_the_block() -> None:
             seen.append("end")
 
     before = signal.signal(signal.SIGTERM, lambda *_: seen.append("SIGTERM"))
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background jobs of scripts
     try:
         with pytest.raises(KeyboardInterrupt):
             block()
@@ -189,6 +190,7 @@ def test_signals_that_are_put_off_take_effect_at_the_end_of_the_block() -> None:
         signal.raise_signal(signal.SIGTERM)
         assert seen == ["end", "SIGTERM", "SIGTERM"]
     finally:
+        signal.signal(signal.SIGINT, inherited)
         signal.signal(signal.SIGTERM, before)
 
 
