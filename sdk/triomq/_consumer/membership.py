@@ -756,7 +756,7 @@ class Membership(ABC):
 
     def wake(self) -> None:
         """The group's members have changed."""
-        self.rebalance.wake()
+        self.rebalance.members_changed()
 
     @abstractmethod
     def positions_of(self, topic: str, /) -> Mapping[MessageQueue, int]:

@@ -353,4 +353,4 @@ class Share:
 
     def wake(self) -> None:
         """The group's members have changed."""
-        self._rebalance.wake()
+        self._rebalance.members_changed()

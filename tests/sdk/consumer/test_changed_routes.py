@@ -136,6 +136,37 @@ async def test_a_broker_that_comes_back(autojump_clock, group_cluster, kind, dow
         assert not group_cluster.broker.requests(STATUS), "an ordinary join asks nobody"
 
 
+@pytest.mark.parametrize("kind", ["lite", "push", "ordered"])
+@pytest.mark.parametrize("join_s", [0.5, 5])
+async def test_a_member_that_joins_after_a_new_broker(autojump_clock, group_cluster, kind, join_s):
+    """The others look at the route when they are told that it has joined."""
+    async with opened_group(group_cluster, kind) as group:
+        group.set_route(group_cluster.broker)
+        await trio.sleep(100)
+        group.nursery.start_soon(group.keep_sending)
+        await group.is_shared_out(QUEUES, 1)
+        group.twice.clear()
+        group.given.clear()
+        group.set_route(group_cluster.broker, group.second)
+        await trio.sleep(join_s)
+        group.join("3")
+        await trio.sleep(4)
+        await group.is_shared_out(2 * QUEUES, 1)
+        assert not group.twice
+        assert not [count for count in group.given.values() if count > 1]
+
+
+async def test_many_that_join_at_once(autojump_clock, group_cluster):
+    """Those that are there do not look at the route each time."""
+    async with opened_group(group_cluster, "push") as group:
+        group_cluster.name_server.seen.clear()
+        for name in range(10, 30):
+            group.join(str(name))
+            await trio.sleep(0.2)
+        asked = len(group_cluster.name_server.requests(RequestCode.GET_ROUTEINFO_BY_TOPIC))
+        assert asked < 22 * 2 * 2
+
+
 @pytest.mark.parametrize("answer", [None, lambda command: command.answer(3, "not supported")])
 async def test_a_broker_that_does_not_say_what_a_member_has(autojump_clock, group_cluster, answer):
     """Its queues are taken in a second, as if nobody had them."""

@@ -71,6 +71,9 @@ ROUTE_SPREAD_S: Final = 60.0
 """How long after a topic's queues have changed other members may have those of its earlier route: they look at routes
 every 30 s, and Java's members then rebalance every 20 s."""
 
+LOOK_EVERY_S: Final = 5.0
+"""How often changes of the members make this one look at the topics' routes: when hundreds start, each is a change."""
+
 STILL_HAVE_TIMEOUT_S: Final = 1.0
 """How long another member may take to say which queues it has; one that does not answer gets no more time."""
 
@@ -488,6 +491,7 @@ class Rebalance:
         self._changed = changed
         self._every_s = every_s
         self._woken = trio.Event()
+        self._looked_s = -math.inf
         self._suspended = False
         self._absent: set[str] = set()
         self._missing_since: dict[str, float] = {}
@@ -507,6 +511,16 @@ class Rebalance:
     def wake(self) -> None:
         """Start a round as soon as possible."""
         self._woken.set()
+
+    def members_changed(self) -> None:
+        """Start a round, and look at the topics' routes: a member that has just joined knows the newest, and takes its
+        queues by them."""
+        now = trio.current_time()
+        if self._members is not None and now >= self._looked_s + LOOK_EVERY_S:
+            self._looked_s = now
+            for topic in self._topics():
+                self._routes.look_soon(topic)
+        self.wake()
 
     def suspend(self) -> None:
         """Start no more rounds until :meth:`resume`; a running round is not stopped."""

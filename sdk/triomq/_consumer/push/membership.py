@@ -127,7 +127,7 @@ class PushMembership(Membership):
                 send_back=self._send_back,
                 spawn=self.spawn,
                 report=self.report,
-                on_idle=self.wake,
+                on_idle=self.rebalance.wake,
                 suspend_s=push.retries.suspend_s,
                 by_hand=not push.auto_commit,
             )
