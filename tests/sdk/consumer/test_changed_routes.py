@@ -136,6 +136,19 @@ async def test_a_broker_that_comes_back(autojump_clock, group_cluster, kind, dow
         assert not group_cluster.broker.requests(STATUS), "an ordinary join asks nobody"
 
 
+async def test_a_running_broker_that_is_out_of_the_route(autojump_clock, group_cluster):
+    """It was not registered after the restart of a name server; its locks are released nevertheless."""
+    async with opened_group(group_cluster, "ordered") as group:
+        group.set_route(group_cluster.broker)
+        await trio.sleep(1)
+        group.join("0")
+        await trio.sleep(10)
+        await group.is_shared_out(QUEUES, 1)
+        assert not [each for each in group.second.consumers.locks if each[1].topic == "T"]
+        group.set_route(group_cluster.broker, group.second)
+        await group.is_shared_out(2 * QUEUES, 25)
+
+
 @pytest.mark.parametrize("kind", ["lite", "push", "ordered"])
 @pytest.mark.parametrize("join_s", [0.5, 5])
 async def test_a_member_that_joins_after_a_new_broker(autojump_clock, group_cluster, kind, join_s):

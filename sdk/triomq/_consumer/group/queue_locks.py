@@ -14,6 +14,7 @@ import trio
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._consumer.group.by_broker import at_each_broker, by_broker
 from triomq._message.message import MessageQueue
+from triomq._transport.link import Link
 from triomq.errors import MQError, ProtocolViolation, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
@@ -54,6 +55,8 @@ class QueueLocks:
         self._group = group
         self._client_id = client_id
         self._brokers = brokers
+        self._granted_by: dict[str, Link] = {}
+        """Broker -> the link by which it has last answered a request for locks."""
 
     async def lock(
         self, queues: Collection[MessageQueue], failed: Callable[[MessageQueue, MQError], object] = lambda *_: None
@@ -98,7 +101,7 @@ class QueueLocks:
             body = UnlockBatchRequestBody(client_id=self._client_id, consumer_group=self._group, mq_set=queues_there)
             command = Command.request(RequestCode.UNLOCK_BATCH_MQ, body=body.encode())
             try:
-                link = await self._brokers.of(part[0], only_master=True)
+                link = await self._link_to_unlock(part[0])
                 if wait:
                     await link.request(command, LOCK_TIMEOUT_S)
                 else:
@@ -107,6 +110,16 @@ class QueueLocks:
             except MQError as error:
                 log.info("%d queues of %s could not be unlocked: %s", len(part), part[0].broker_name, error.reason)
 
+    async def _link_to_unlock(self, queue: MessageQueue) -> Link:
+        try:
+            return await self._brokers.of(queue, only_master=True)
+        except MQError:
+            # A broker out of the route may run, as after the restart of a name server, and would keep the lock from the next member for 60 s.
+            link = self._granted_by.get(queue.broker_name)
+            if link is None or not link.is_open:
+                raise
+            return link
+
     async def _ask(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
         link = await self._brokers.of(next(iter(queues)), only_master=True)
         namespace = self._brokers.namespace
@@ -114,6 +127,7 @@ class QueueLocks:
             client_id=self._client_id, consumer_group=self._group, mq_set=namespace.wrap_queues(queues)
         )
         answer = await link.request(Command.request(RequestCode.LOCK_BATCH_MQ, body=body.encode()), LOCK_TIMEOUT_S)
+        self._granted_by[next(iter(queues)).broker_name] = link
         what = f"locking {len(queues)} queues for group {self._group}"
         if answer.code != ResponseCode.SUCCESS:
             raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
