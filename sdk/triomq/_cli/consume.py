@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 
 import click
+import trio
 
 from triomq import Client, LitePullConsumer, MessageQueue, QueueBounds, ReceivedMessage, StartFrom
 from triomq._cli.options import (
@@ -106,6 +107,8 @@ def consume(
             without_answer = await _check_there(client, topic, until_end=until_end)
             async with client.lite_pull_consumer(group, start_from=begin) as consumer:
                 await consumer.subscribe(topic, expression)
+                if until_end:
+                    await _wait_for_queues(consumer)
                 printed = await _print_all(
                     consumer, show, most, client.bounds if until_end else None, without_answer=without_answer
                 )
@@ -163,6 +166,13 @@ async def _check_there(client: Client, topic: str, *, until_end: bool) -> dict[s
     return without_answer
 
 
+async def _wait_for_queues(consumer: LitePullConsumer) -> None:
+    """Wait until the member has its first queues: those that it takes while messages are awaited prolong that."""
+    with trio.move_on_after(END_S):
+        while not consumer.assignment:  # noqa: ASYNC110 (no event: `on_assigned` comes before a queue counts)
+            await trio.sleep(END_S / 20)
+
+
 async def _print_all(
     consumer: LitePullConsumer,
     show: Callable[[ReceivedMessage], None],
@@ -182,6 +192,7 @@ async def _print_all(
     unread: dict[MessageQueue, int] = {}
     tried_again: set[MessageQueue] = set()
     left = most if most is not None else sys.maxsize
+    taken = consumer.assignment
     while left > 0:
         batch = await consumer.poll(END_S)
         # The last message before a time is the nearest to it if there is none after it.
@@ -190,9 +201,10 @@ async def _print_all(
         printed += len(wanted[:left])
         left -= len(wanted)
         if until_end is not None and not batch:
-            taken, answered, before = consumer.assignment, len(without_answer), unread
+            answered, before = len(without_answer), unread
             unread = await _unread(consumer, until_end, without_answer)
-            if len(without_answer) > answered or consumer.assignment != taken:
+            had, taken = taken, consumer.assignment
+            if len(without_answer) > answered or taken != had:
                 continue  # other queues may have been read, or begun, in the meantime
             if not unread:
                 return printed

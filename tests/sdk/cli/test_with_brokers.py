@@ -398,15 +398,16 @@ def test_a_broker_that_begins_to_hang_does_not_end_the_others(command_line, grou
     assert command_line.passed_s < 30
 
 
-def test_queues_that_are_still_taken_are_read_to_their_end(command_line):
-    """A broker far away: it takes longer to take all queues than nothing may come."""
+@pytest.mark.parametrize(("queues", "answers_after_s"), [(100, 0.03), (4, 1.0)])
+def test_queues_that_are_still_taken_are_read_to_their_end(command_line, queues, answers_after_s):
+    """A broker far away, or busy: it takes longer to take all queues than nothing may come."""
     broker = command_line.cluster.broker
-    command_line.cluster.name_server.add_route("T", broker, queues=100)
-    broker.store("T", 99, b"m")
+    command_line.cluster.name_server.add_route("T", broker, queues=queues)
+    broker.store("T", queues - 1, b"m")
     serve = broker.answer_to
 
     async def later(command):
-        await trio.sleep(0.03)
+        await trio.sleep(answers_after_s)
         return serve(command)
 
     broker.answer_to = lambda command: serve(command) if command.code == RequestCode.PULL_MESSAGE else later(command)
