@@ -61,6 +61,15 @@ class Group:
             "callbacks": triomq.ConsumerCallbacks(on_assigned=assigned, on_revoked=revoked),
         }
         async with self.cluster.client(instance_name=name, chance=random.Random(name)) as client:
+            if "share" in self.kind:
+                del options["start_from"]
+                puller = client.pull_consumer("G")
+                async with puller.share("T", **options) as pulls:
+                    if self.kind == "idle share":
+                        await trio.sleep_forever()
+                    async for result in pulls:
+                        self.given.update((each.queue, each.queue_offset) for each in result.messages)
+                        await puller.commit(result.queue)
             if self.kind == "lite":
                 async with client.lite_pull_consumer("G", **options) as consumer:
                     await consumer.subscribe("T")
@@ -104,7 +113,7 @@ async def opened_group(cluster, kind, strategy_of=lambda _name: None):
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("kind", ["lite", "push", "ordered"])
+@pytest.mark.parametrize("kind", ["lite", "push", "ordered", "share"])
 @pytest.mark.parametrize(("down_s", "join_s"), [(5, 2), (20, 10), (70, None)])
 async def test_a_broker_that_comes_back(autojump_clock, group_cluster, kind, down_s, join_s):
     """One member has never seen it, or all look for it every 30 s only."""
@@ -149,7 +158,7 @@ async def test_a_running_broker_that_is_out_of_the_route(autojump_clock, group_c
         await group.is_shared_out(2 * QUEUES, 25)
 
 
-@pytest.mark.parametrize("kind", ["lite", "push", "ordered"])
+@pytest.mark.parametrize("kind", ["lite", "push", "ordered", "share"])
 @pytest.mark.parametrize("join_s", [0.5, 5])
 async def test_a_member_that_joins_after_a_new_broker(autojump_clock, group_cluster, kind, join_s):
     """The others look at the route when they are told that it has joined."""
@@ -191,13 +200,24 @@ async def test_a_broker_that_does_not_say_what_a_member_has(autojump_clock, grou
         await group.is_shared_out(QUEUES, 1.5)
 
 
-@pytest.mark.parametrize("kind", ["lite", "push", "ordered"])
+@pytest.mark.parametrize("kind", ["lite", "push", "ordered", "share"])
 async def test_a_member_that_is_giving_queues_up(autojump_clock, group_cluster, kind):
     """One has noticed the change 3.3 s before the other, which waits for its callback."""
     async with opened_group(group_cluster, kind) as group:
         group.revokes_s["1"] = 5
         group.set_route(group_cluster.broker)
         await trio.sleep(30)
+        await group.is_shared_out(QUEUES)
+        assert not group.twice
+
+
+@pytest.mark.parametrize("first", ["1", "5"])
+async def test_a_share_of_which_no_result_was_taken_yet(autojump_clock, group_cluster, first):
+    """It has its queues, although no position in them is known."""
+    async with opened_group(group_cluster, "idle share") as group:
+        await trio.sleep(15 if first == "1" else 18)
+        group.set_route(group_cluster.broker)
+        await trio.sleep(35)
         await group.is_shared_out(QUEUES)
         assert not group.twice
 
