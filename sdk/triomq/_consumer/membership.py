@@ -199,7 +199,8 @@ class Membership(ABC):
         self._rebalancing = trio.CancelScope()
         self._rebalancing_ended = trio.Event()
         self.own_callbacks = OwnCallbacks("" if lite else "call drain(), which does not wait, or ")
-        self._calling_assigned = trio.Lock()
+        self.calling_assigned = trio.Lock()
+        """Held while ``on_assigned`` is called: once at a time, although queues of several brokers are taken together."""
         self._is_leaving = False
         self._cut_off: set[str] = set()
         self._losses = 0
@@ -561,18 +562,6 @@ class Membership(ABC):
         return True
 
     # --- the end ---------------------------------------------------------------------------------------------
-
-    async def call_assigned(self, queue: MessageQueue, *, only_open: bool = False) -> None:
-        """Call ``on_assigned``, once at a time although queues of several brokers are taken together.
-
-        Args:
-            queue: the queue.
-            only_open: raise :class:`ClientClosed` instead if the consumer was closed meanwhile.
-        """
-        async with self._calling_assigned:
-            if only_open:
-                self.check_open()
-            await self.call_with_queues(self.callbacks.on_assigned, [queue])
 
     async def call_with_queues(self, callback: OnQueues | None, queues: Sequence[MessageQueue]) -> None:
         """Call ``on_assigned`` or ``on_revoked``, and wait for it."""

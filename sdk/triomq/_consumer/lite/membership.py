@@ -198,7 +198,10 @@ class LiteMembership(Membership):
             MQError: the start cannot be determined now.
         """
         offset = await self.positions.start(queue)
-        await self.call_assigned(queue, only_open=bool(self.assigns))
+        async with self.calling_assigned:
+            if self.assigns:
+                self.check_open()
+            await self.call_with_queues(self.callbacks.on_assigned, [queue])
         self.engine.start(queue, offset)
 
     async def revoked(self, queues: Sequence[MessageQueue], /) -> Collection[MessageQueue]:

@@ -17,7 +17,7 @@ from triomq._consumer.group.by_broker import at_each_broker
 from triomq._consumer.group.positions import END_TIMEOUT_S
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.group.pull_loop import PulledQueue, PullSettings
-from triomq._consumer.group.queue_locks import QueueLocks
+from triomq._consumer.group.queue_locks import RENEW_EVERY_S, VALID_S, QueueLocks
 from triomq._consumer.membership import MODELS, ClientResources, GroupOptions, Membership, time_to_commit
 from triomq._consumer.push.concurrent import ConcurrentDispatch
 from triomq._consumer.push.dispatch import later_in
@@ -303,7 +303,9 @@ class PushMembership(Membership):
                 locks.leaving.discard(queue)
             return False
         self._revoked_called.discard(queue)
-        await self.call_assigned(queue)
+        async with self.calling_assigned:
+            asked_s = await self._renew_old_lock(queue, asked_s)
+            await self.call_with_queues(self.callbacks.on_assigned, [queue])
         source = self.engine.start(queue, offset)
         if self._ordered is not None:
             self._ordered.add(source, asked_s)
@@ -311,6 +313,18 @@ class PushMembership(Membership):
         if locks is not None:
             locks.leaving.discard(queue)
         return True
+
+    async def _renew_old_lock(self, queue: MessageQueue, asked_s: float) -> float:
+        """Lock a queue again that has waited for the callbacks of others, or its lock would expire before all are renewed.
+
+        Returns:
+            When its lock was asked for, on trio's clock.
+        """
+        now = trio.current_time()
+        if self._locks is None or now - asked_s < VALID_S - RENEW_EVERY_S:
+            return asked_s
+        granted, _ = await self._locks.lock([queue])
+        return now if granted else asked_s
 
     async def revoked(self, queues: Sequence[MessageQueue], /) -> Collection[MessageQueue]:
         """Give queues up: stop pulling, persist their offsets, unlock them, except those whose handler still runs."""

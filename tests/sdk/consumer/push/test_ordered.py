@@ -516,6 +516,34 @@ async def test_a_queue_that_cannot_be_begun_is_unlocked(autojump_clock, group_cl
         assert consumer.assignment == [Q0, Q1]
 
 
+async def test_a_lock_does_not_expire_while_callbacks_of_other_queues_run(autojump_clock, group_cluster):
+    """The locks of all brokers are taken at once, the callbacks are called one after the other."""
+    brokers = [group_cluster.broker, *(group_cluster.add_master(f"broker-{name}") for name in "bcdefg")]
+    group_cluster.name_server.add_route("T", *brokers, queues=1)
+    for broker in brokers:
+        broker.consumers.serves_groups = True
+        broker.store("T", 0, b"x")
+    assigned, handled = {}, {}
+
+    async def on_assigned(queues):
+        await trio.sleep(7)
+        assigned.update((queue, trio.current_time()) for queue in queues if queue.topic == "T")
+
+    async def handle(message):
+        await trio.lowlevel.checkpoint()
+        handled[message.queue] = trio.current_time()
+        if len(handled) == len(brokers):
+            consumer.drain()
+
+    callbacks = triomq.ConsumerCallbacks(on_assigned=on_assigned)
+    async with group_cluster.client() as client:
+        consumer = client.push_consumer("G", ordered=True, start_from="earliest", callbacks=callbacks)
+        async with consumer:
+            await consumer.subscribe("T")
+            await consumer.run(handle)
+    assert handled == pytest.approx(assigned, abs=0.5)
+
+
 async def test_a_queue_with_pulled_messages_is_the_next_member_s_at_once(autojump_clock, group_cluster):
     fill(group_cluster, 300)
     fill(group_cluster, 300, queue_id=1)
