@@ -153,8 +153,8 @@ class Admin(metaclass=NoPublicConstructor):
             The addresses of the brokers that have it now.
 
         Raises:
-            InvalidCall: the name or a number is not allowed, or the queues for reading and writing on all masters are more than
-                131,072, beyond which clients do not use a topic.
+            InvalidCall: the name or a number is not allowed, or the queues for reading and writing on all masters are
+                more than 131,072, beyond which clients do not use a topic.
             BrokerNotFound: a broker set has no master now; the others have it.
             MQError: a broker refused or could not be reached; the others have it, which a note of the error names.
         """

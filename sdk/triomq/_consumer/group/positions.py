@@ -323,7 +323,8 @@ class Positions:
 
     def leave(self, queue: MessageQueue, *, by_hand: bool = False) -> None:
         """:meth:`forget` a queue that may be no other member's, as its broker has left the route: unless
-        :meth:`forget_left` or :meth:`forget_left_topic` is called, :meth:`start` continues here, not at an older offset in the store.
+        :meth:`forget_left` or :meth:`forget_left_topic` is called, :meth:`start` continues here, not at an older offset
+        in the store.
 
         Args:
             queue: the queue.

@@ -114,7 +114,8 @@ class QueueLocks:
         try:
             return await self._brokers.of(queue, only_master=True)
         except MQError:
-            # A broker out of the route may run, as after the restart of a name server, and would keep the lock from the next member for 60 s.
+            # A broker out of the route may run, as after the restart of a name server, and would keep the lock from the
+            # next member for 60 s.
             link = self._granted_by.get(queue.broker_name)
             if link is None or not link.is_open:
                 raise

@@ -1,8 +1,8 @@
 """Rebalancing: shares a group's queues among its members, and takes or gives up queues (docs/protocol/consumer.md §11).
 
 Decisions are pure functions; the loop fetches their input and asks its assignee, the consumer, to give up queues, all
-together, and to take others, one by one at each broker.  If any input is missing, nothing changes.  Upstream: ``RebalanceService``,
-``RebalanceImpl``.
+together, and to take others, one by one at each broker.  If any input is missing, nothing changes.  Upstream:
+``RebalanceService``, ``RebalanceImpl``.
 """
 
 from __future__ import annotations

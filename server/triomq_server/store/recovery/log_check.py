@@ -14,11 +14,11 @@ from triomq_server.disk import Disk
 from triomq_server.store.commitlog import CommitLog, enters_queue
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import Segment
+from triomq_server.store.recovery.steps import BYTES_PER_STEP, RECORDS_PER_STEP
 from triomq_server.store.repair.damage import Sound, bridge, copy_aside, damaged_folder, next_sound, written_bytes
 
 if COMPILED:
     from triomq_server.compiled import recovery as compiled_recovery
-from triomq_server.store.recovery.steps import BYTES_PER_STEP, RECORDS_PER_STEP
 
 _log = logging.getLogger(__name__)
 

@@ -31,11 +31,11 @@ from triomq_server.store.recovery.log_check import LogCheck
 from triomq_server.store.recovery.log_walk import LogWalk
 from triomq_server.store.recovery.missing_files import bridge_missing
 from triomq_server.store.recovery.queue_check import QueueCheck, found_without_files
+from triomq_server.store.recovery.steps import BYTES_PER_STEP, QUEUES_PER_STEP, Steps
 from triomq_server.store.repair.damage import damaged_folder
 
 if COMPILED:
     from triomq_server.compiled import recovery as compiled_recovery
-from triomq_server.store.recovery.steps import BYTES_PER_STEP, QUEUES_PER_STEP, Steps
 
 _log = logging.getLogger(__name__)
 
