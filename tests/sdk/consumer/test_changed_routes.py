@@ -189,6 +189,30 @@ async def test_many_that_join_at_once(autojump_clock, group_cluster):
         assert asked < 22 * 2 * 2
 
 
+async def test_brokers_are_asked_for_the_members_once_in_a_round(autojump_clock, group_cluster):
+    """Not for each topic, although all brokers are asked after a route's change."""
+    broker, second = group_cluster.broker, group_cluster.add_master("broker-b")
+    second.consumers.serves_groups = True
+    topics = [f"T{number}" for number in range(5)]
+
+    def set_route(*brokers):
+        for topic in topics:
+            group_cluster.name_server.add_route(topic, *brokers)
+
+    set_route(broker, second)
+    async with group_cluster.client() as client, client.lite_pull_consumer("G") as consumer:
+        for topic in topics:
+            await consumer.subscribe(topic)
+        await until(lambda: len(consumer.assignment) == 20)
+        set_route(broker)
+        await until(lambda: len(consumer.assignment) == 10)
+        for each in (broker, second):
+            each.seen.clear()
+        await trio.sleep(41)
+        assert len(broker.requests(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) <= 4
+        assert consumer._member.rebalance.rounds > 2
+
+
 @pytest.mark.parametrize("answer", [None, lambda command: command.answer(3, "not supported")])
 async def test_a_broker_that_does_not_say_what_a_member_has(autojump_clock, group_cluster, answer):
     """Its queues are taken in a second, as if nobody had them."""

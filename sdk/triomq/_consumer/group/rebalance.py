@@ -299,10 +299,14 @@ class Members:
         """When a broker has last let a request time out, on trio's clock."""
         self._round_s = 0.0
         """When this round began, on trio's clock."""
+        self._listed: dict[str, list[str]] = {}
+        """Broker -> the members that it has listed in this round, when all were asked."""
 
     def begin_round(self) -> None:
-        """Begin another round: a broker that is silent is waited for once in each, and not at each topic."""
+        """Begin another round: in each, a broker that is silent is waited for once, and not at each topic; and when all
+        brokers are asked, each is asked once."""
         self._round_s = trio.current_time()
+        self._listed.clear()
 
     @contextmanager
     def following(self, topics: Callable[[], Collection[str]]) -> Iterator[None]:
@@ -370,7 +374,9 @@ class Members:
         async def ask(address: str) -> None:
             nonlocal found
             try:
-                listed = await self._ask(address)
+                listed = self._listed.get(address)
+                if listed is None:
+                    listed = self._listed[address] = await self._ask(address)
             except MQError as error:
                 if isinstance(error, RequestTimeout):
                     self._silent_since[address] = trio.current_time()
