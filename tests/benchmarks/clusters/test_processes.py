@@ -42,6 +42,7 @@ def test_waiting_has_a_limit(tmp_path: Path) -> None:
         child.wait_until(lambda: False, limit_s=0.2)
 
 
+@pytest.mark.usefixtures("sigint_raises")
 def test_an_interrupt_during_the_start_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes while the process is made, which takes some milliseconds: nobody has it yet, and it has no terminal."""
     started: list[subprocess.Popen[bytes]] = []

@@ -172,6 +172,7 @@ def test_ctrl_c_waits_for_the_end_of_an_import() -> None:
     assert done.stdout.split() == ["imported", "interrupted"]
 
 
+@pytest.mark.usefixtures("sigint_raises")
 def test_signals_that_are_put_off_take_effect_at_the_end_of_the_block() -> None:
     seen: list[str] = []
 
@@ -182,7 +183,6 @@ def test_signals_that_are_put_off_take_effect_at_the_end_of_the_block() -> None:
             seen.append("end")
 
     before = signal.signal(signal.SIGTERM, lambda *_: seen.append("SIGTERM"))
-    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background jobs of scripts
     try:
         with pytest.raises(KeyboardInterrupt):
             block()
@@ -190,10 +190,10 @@ def test_signals_that_are_put_off_take_effect_at_the_end_of_the_block() -> None:
         signal.raise_signal(signal.SIGTERM)
         assert seen == ["end", "SIGTERM", "SIGTERM"]
     finally:
-        signal.signal(signal.SIGINT, inherited)
         signal.signal(signal.SIGTERM, before)
 
 
+@pytest.mark.usefixtures("sigint_raises")
 def test_a_ctrl_c_at_the_end_of_the_block_leaves_no_handler_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes as soon as its handler is there again, and must not keep the others from being put back."""
     seen: list[str] = []
