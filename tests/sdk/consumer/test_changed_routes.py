@@ -85,7 +85,7 @@ class Group:
 
     async def keep_sending(self):
         while True:
-            await trio.sleep(0.1)
+            await trio.sleep(0.5)
             for broker in (self.cluster.broker, self.second):
                 if broker.up:
                     for number in range(QUEUES):
