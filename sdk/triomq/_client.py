@@ -207,8 +207,6 @@ class Client(metaclass=NoPublicConstructor):
         self._name_servers = NameServerGroup(provider_for(name_servers), self._links, self._chance)
         self._namespace = Namespace(options.get("namespace", ""))
         self._unit_mode = options.get("unit_mode", False)
-        self._requests = BrokerRequests(nursery.start_soon, self._name_servers, self._clock(), self._namespace)
-        handlers.update(self._requests.handlers())
         self._routes = Routes(
             self._name_servers,
             namespace=self._namespace,
@@ -217,6 +215,10 @@ class Client(metaclass=NoPublicConstructor):
             refresh_every_s=options.get("refresh_every_s", REFRESH_EVERY_S),
             max_topics=options.get("max_topics", TOPICS_MAX),
         )
+        self._requests = BrokerRequests(
+            nursery.start_soon, self._name_servers, self._clock(), self._namespace, self._routes.look_soon
+        )
+        handlers.update(self._requests.handlers())
         self._links.is_shared = self._routes.is_shared
         self._route_wait = RouteWait(self._routes, self._links, checked_wait_s(options.get("route_wait_s")))
         self._heartbeats = Heartbeats(

@@ -98,10 +98,16 @@ class BrokerRequests:
         name_servers: the name servers, whose addresses are shown to operators.
         started_ms: when the client opened, in ms since 1970.
         namespace: the namespace whose prefix brokers' topics have.
+        look_soon: refreshes a topic's route soon.
     """
 
     def __init__(
-        self, spawn: Spawn, name_servers: NameServerGroup, started_ms: int, namespace: Namespace | None = None
+        self,
+        spawn: Spawn,
+        name_servers: NameServerGroup,
+        started_ms: int,
+        namespace: Namespace | None = None,
+        look_soon: Callable[[str], object] = lambda _topic: None,
     ) -> None:
         self._namespace = namespace if namespace is not None else Namespace()
         self.consumers: dict[str, AskedConsumer] = {}
@@ -113,6 +119,7 @@ class BrokerRequests:
         self._spawn = spawn
         self._name_servers = name_servers
         self._started_ms = started_ms
+        self._look_soon = look_soon
         self._lines = PeerLog(log)
         # Each broker of a topic sends its own, and each waits for handlers: so they run concurrently.
         self._resetting = trio.Semaphore(RESETS_MAX)
@@ -187,7 +194,12 @@ class BrokerRequests:
         header = command.header(GetConsumerStatusRequest)
         consumer = self.consumers.get(header.group)
         namespace = self._namespace
-        positions = consumer.positions_of(namespace.unwrap_topic(header.topic)) if consumer is not None else {}
+        positions: Mapping[MessageQueue, int] = {}
+        if consumer is not None:
+            topic = namespace.unwrap_topic(header.topic)
+            # Another member asks, who wants one of the queues by a newer route.
+            self._look_soon(topic)
+            positions = consumer.positions_of(topic)
         table = {namespace.wrap_queue(queue): offset for queue, offset in positions.items()}
         return command.answer(
             ResponseCode.SUCCESS, body=GetConsumerStatusBody(message_queue_table=table, consumer_table={}).encode()

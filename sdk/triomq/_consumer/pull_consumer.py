@@ -130,7 +130,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         except InvalidCall:
             self._puller.close()
             raise
-        client.requests.consumers[group] = _PullMembership(self.positions, self._shares, client.routes.look_soon)
+        client.requests.consumers[group] = _PullMembership(self.positions, self._shares)
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
         """The readable queues of a topic, sorted by broker name, then by queue id.
@@ -623,24 +623,15 @@ class _PullMembership:
     Args:
         positions: topic -> the consumer's positions in it.
         shares: notified when members join or leave.
-        look_soon: refreshes a topic's route soon.
     """
 
-    def __init__(
-        self,
-        positions: Callable[[str], Mapping[MessageQueue, int]],
-        shares: Sequence[Share],
-        look_soon: Callable[[str], object],
-    ) -> None:
+    def __init__(self, positions: Callable[[str], Mapping[MessageQueue, int]], shares: Sequence[Share]) -> None:
         self._positions = positions
         self._shares = shares
-        self._look_soon = look_soon
         self._lines = PeerLog(log)
 
     def positions_of(self, topic: str, /) -> Mapping[MessageQueue, int]:
         """The positions of a topic's queues, and -1 for those of a share that were not pulled yet."""
-        # Another member asks, who wants one of them by a newer route.
-        self._look_soon(topic)
         assigned = {queue for share in self._shares for queue in share.assignment() if queue.topic == topic}
         return {**dict.fromkeys(assigned, -1), **self._positions(topic)}
 

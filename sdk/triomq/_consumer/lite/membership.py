@@ -252,8 +252,6 @@ class LiteMembership(Membership):
 
     def positions_of(self, topic: str, /) -> dict[MessageQueue, int]:
         """The positions of a topic's queues."""
-        # Another member asks, who wants one of them by a newer route.
-        self._client.routes.look_soon(topic)
         # Also of those whose `on_revoked` runs: what it commits would come too late for a member that takes them now.
         known = self.positions.of_topic(topic)
         return known | {queue: self.position(queue) for queue in self.engine.queues if queue.topic == topic}

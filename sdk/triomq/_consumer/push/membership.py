@@ -380,8 +380,6 @@ class PushMembership(Membership):
 
     def positions_of(self, topic: str, /) -> Mapping[MessageQueue, int]:
         """The offsets of a topic's queues."""
-        # Another member asks, who wants one of them by a newer route.
-        self._client.routes.look_soon(topic)
         self.engine.note_positions()
         return self.positions.of_topic(topic)
 
