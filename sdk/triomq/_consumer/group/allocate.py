@@ -20,6 +20,7 @@ import attrs
 from triomq._arguments.kinds import check_callback
 from triomq._error_text import shown
 from triomq._message.message import MessageQueue
+from triomq._message.namespace import Namespace
 from triomq.errors import InvalidCall
 
 VIRTUAL_NODES: Final = 10
@@ -233,6 +234,18 @@ def hashes_names(strategy: AllocateStrategy) -> bool:
     while isinstance(strategy, MachineRoomNearby):
         strategy = strategy.inner
     return isinstance(strategy, ConsistentHash)
+
+
+def in_namespace(strategy: AllocateStrategy, namespace: Namespace) -> AllocateStrategy:
+    """A strategy for queues as the client names them: what is hashed must be what Java's members of the group hash."""
+    if not namespace.name or not hashes_names(strategy):
+        return strategy
+
+    def share(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str], /) -> list[MessageQueue]:
+        return [*map(namespace.unwrap_queue, strategy(client_id, namespace.wrap_queues(queues), members))]
+
+    share.__qualname__ = type(strategy).__name__  # for the log, where it fails
+    return share
 
 
 def _room(room_of: Callable[[str], str], name: str) -> str:

@@ -20,7 +20,7 @@ import trio
 
 from triomq._cluster.route import Route
 from triomq._cluster.routes import Routes
-from triomq._consumer.group.allocate import AllocateStrategy, Average, hashes_names, sorted_members, sorted_queues
+from triomq._consumer.group.allocate import AllocateStrategy, Average, in_namespace, sorted_members, sorted_queues
 from triomq._consumer.group.by_broker import at_each_broker
 from triomq._consumer.group.callbacks import ConsumerEvent, reporter
 from triomq._error_text import one_line
@@ -492,7 +492,7 @@ class Rebalance:
         self._routes = routes
         self._members = members
         self._beat = beat
-        self._strategy: AllocateStrategy = strategy if strategy is not None else Average()
+        self._strategy = in_namespace(strategy if strategy is not None else Average(), routes.namespace)
         self._report = report if report is not None else reporter(None)
         self._changed = changed
         self._every_s = every_s
@@ -603,7 +603,7 @@ class Rebalance:
         if self._members is None:
             return _TopicShare(topic, queues or None)
         members = await self._members_of(self._members, topic, queues) if queues else None
-        share = self._share_of(self._client_id, queues, members, was_absent=topic in self._absent)
+        share = work_out_share(self._client_id, queues, members, self._strategy, was_absent=topic in self._absent)
         if members:
             self._note_duplicates(members)
         count, others = len(set(members or ())), frozenset(queues).difference(share.queues or ())
@@ -623,27 +623,6 @@ class Rebalance:
         done, is_listed = share.queues is not None or not members, bool(members) or not queues
         return _TopicShare(topic, share.queues, count, done=done, is_listed=is_listed, others=others, previous=previous)
 
-    def _share_of(
-        self,
-        client_id: str,
-        queues: Collection[MessageQueue],
-        members: Collection[str] | None,
-        *,
-        was_absent: bool = False,
-    ) -> Share:
-        namespace, hashes = self._routes.namespace, hashes_names(self._strategy)
-        share = work_out_share(
-            client_id,
-            # What is hashed must be what Java's members of the group hash.
-            namespace.wrap_queues(queues) if hashes else queues,
-            members,
-            self._strategy,
-            was_absent=was_absent,
-        )
-        if hashes and share.queues is not None:
-            share = attrs.evolve(share, queues=tuple(map(namespace.unwrap_queue, share.queues)))
-        return share
-
     async def _members_of(self, members: Members, topic: str, queues: Collection[MessageQueue]) -> list[str] | None:
         known = self._known.setdefault(topic, _KnownQueues(frozenset(queues)))
         known.note(queues)
@@ -658,17 +637,14 @@ class Rebalance:
         found: dict[MessageQueue, str] = {}
         if not moved:
             return found
-        namespace, hashes = self._routes.namespace, hashes_names(self._strategy)
         # Sorted once, and not for each member: that would take longer than most strategies.
-        queues = sorted_queues(namespace.wrap_queues(before) if hashes else before)
-        group = sorted_members(set(members))
+        queues, group = sorted_queues(before), sorted_members(set(members))
         for member in sorted(group, key=lambda each: each != self._client_id):
             if not moved:
                 break
             await trio.lowlevel.checkpoint()  # some strategies take milliseconds
             try:
-                share = self._strategy(member, [*queues], [*group])
-                theirs = moved.intersection(map(namespace.unwrap_queue, share) if hashes else share)
+                theirs = moved.intersection(self._strategy(member, [*queues], [*group]))
             except Exception:
                 # A user's own may know this member only. Nobody is asked then.
                 log.debug("who had queues of %s before is not known", topic, exc_info=True)

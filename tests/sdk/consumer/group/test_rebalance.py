@@ -9,7 +9,7 @@ import pytest
 import trio
 
 import triomq
-from triomq._consumer.group.allocate import Average, ConsistentHash, MachineRoomNearby, hashes_names
+from triomq._consumer.group.allocate import Average, ConsistentHash, MachineRoomNearby, hashes_names, in_namespace
 from triomq._consumer.group.rebalance import (
     HAND_OVER_S,
     Moves,
@@ -507,7 +507,7 @@ async def test_hashed_names_are_those_that_brokers_know(autojump_clock) -> None:
     nearby = MachineRoomNearby(ConsistentHash(), lambda _broker: "room", lambda _client: "room")
     assert hashes_names(nearby)
     assert not hashes_names(MachineRoomNearby(Average(), nearby.room_of_broker, nearby.room_of_client))
-    world.rebalance._strategy = nearby
+    world.rebalance._strategy = in_namespace(nearby, world.routes.namespace)
     world.routes.routes["T"] = Route("T", Q)
     await world.rebalance.rebalance()
     wrapped = [triomq.MessageQueue("N%T", queue.broker_name, queue.queue_id) for queue in Q]
