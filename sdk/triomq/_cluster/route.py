@@ -10,9 +10,7 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from triomq._message.message import MessageQueue
-from triomq.errors import (
-    ProtocolViolation,
-)
+from triomq.errors import ProtocolViolation
 from triomq_protocol.flags import PERM_READ, PERM_WRITE
 from triomq_protocol.names import MASTER_ID
 from triomq_protocol.requests import BrokerData, QueueData, TopicRouteData

@@ -349,8 +349,6 @@ class Members:
             try:
                 return await self._ask(address)
             except MQError as error:
-                if isinstance(error, RequestTimeout):
-                    self._silent_since[address] = trio.current_time()
                 self._lines.write(
                     logging.INFO,
                     address,
@@ -378,8 +376,6 @@ class Members:
                 if listed is None:
                     listed = self._listed[address] = await self._ask(address)
             except MQError as error:
-                if isinstance(error, RequestTimeout):
-                    self._silent_since[address] = trio.current_time()
                 log.debug("%s did not list the members of %s: %s", address, self._group, error.reason)
             else:
                 found |= Counter(listed)  # one that is listed twice by a broker stays so
@@ -436,10 +432,14 @@ class Members:
         return since is not None and trio.current_time() - since < REBALANCE_EVERY_S
 
     async def _ask(self, address: str) -> list[str]:
-        link = await self._links.get(address)
         header = GetConsumerListByGroupRequest(consumer_group=self._group)
         request = Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
-        answer = await link.request(request, MEMBERS_TIMEOUT_S)
+        try:
+            link = await self._links.get(address)
+            answer = await link.request(request, MEMBERS_TIMEOUT_S)
+        except RequestTimeout:
+            self._silent_since[address] = trio.current_time()
+            raise
         what = f"the members of group {self._group}"
         if answer.code != ResponseCode.SUCCESS:
             raise error_for_code(answer.code, answer.remark, what=what, address=address)
