@@ -151,9 +151,10 @@ def _create(topic: str, wanted: Wanted, name_servers: str, *, yes: bool) -> None
             ask(f"Reduce {change}? Messages in the others can no longer be read.", "Nothing was changed.")
 
     async def work(client: Client) -> None:
-        registered = (await client.admin.cluster_info()).broker_addr_table or {}
-        answering = sorted(registered.keys() - without_answer.keys())
-        brokers = answering if without_answer and answering else None  # the others would take as long again
+        brokers = None
+        if without_answer:  # those would take as long again
+            registered = (await client.admin.cluster_info()).broker_addr_table or {}
+            brokers = sorted(registered.keys() - without_answer.keys()) or None
         await client.admin.create_topic(topic, queues=queues, perm=wanted.perm, brokers=brokers)
         if brokers:
             there = f"topic {topic} is on {', '.join(brokers)} now, and not on the others; create it again then"
