@@ -253,7 +253,7 @@ class Pages:
         return self._render(request, "group.html", name=name, figures=figures, chart=chart(list(series.points)))
 
     async def _check_known(self, group: str) -> None:
-        """Raise if no broker has the group; what a page shows of such a one would look like a group that is idle."""
+        """Raise if no broker has the group; what a page shows of an unknown group would look like an idle one."""
         listed: GroupNames = await self._group_names.get(self._client.groups.names)
         if group not in listed and not (listed.unknown or listed.refused):
             raise PlainError(f"No broker knows the consumer group {group}.", 404)

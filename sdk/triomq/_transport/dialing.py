@@ -309,7 +309,7 @@ _VERIFY_CURES: Final = {
 }
 """Causes by the numbers of OpenSSL's `X509_V_ERR_*`."""
 _ALERTS: Final = ("SSLV3_", "TLSV1")
-"""The beginnings of what OpenSSL calls the alerts of a peer, which so speaks TLS."""
+"""How OpenSSL's names of a peer's alerts begin. A peer that sends one speaks TLS."""
 _CLIENT_REFUSED: Final = (
     "CERTIFICATE_REQUIRED", "ALERT_BAD_CERTIFICATE", "ALERT_UNKNOWN_CA", "HANDSHAKE_FAILURE", "ALERT_CERTIFICATE",
     "ALERT_ACCESS_DENIED", "ALERT_DECRYPT_ERROR",

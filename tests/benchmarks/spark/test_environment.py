@@ -94,7 +94,7 @@ def test_slots_of_masters(master: str, slots: int | None) -> None:
 
 
 def test_processors_that_this_process_may_not_use_are_no_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does a JVM count them."""
+    """A JVM does not count them either."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {3})
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     assert local_slots("local[*]") == 1

@@ -311,7 +311,7 @@ async def test_a_proxy_is_not_given_up_for_a_broker_that_it_does_not_answer_for(
     for _ in range(10):
         assert isinstance(await outcome(link, 3.0), errors.RequestTimeout)
         assert link.is_open
-    # Nor would it answer for itself.
+    # It would not answer for itself either.
     for _ in range(2):
         await outcome(link, 3.0)
     await trio.testing.wait_all_tasks_blocked()

@@ -262,7 +262,7 @@ def test_from_the_environment(monkeypatch: Any) -> None:
 
 
 def test_help_shows_no_environment(monkeypatch):
-    """Nor do pages that are generated from signatures."""
+    """Pages that are generated from signatures do not show them either."""
     monkeypatch.setenv("ROCKETMQ_SECRET_KEY", SECRET)
     shown = io.StringIO()
     pydoc.Helper(output=shown).help(triomq.Credentials)

@@ -87,8 +87,8 @@ class QueueCheck:
             )  # fmt: skip
 
     def doubt(self, without_files: list[ConsumeQueue]) -> None:
-        """Have a queue whose directory is empty built again. A kill leaves such a one only to a queue with a record in the
-        checked part of the log, which dispatch comes to."""
+        """Have a queue whose directory is empty built again. A kill leaves an empty directory only to a queue with a
+        record in the checked part of the log, which dispatch comes to."""
         for queue in without_files:
             if (queue.topic, queue.queue_id) not in self._last_records:
                 found_without_files(queue)
