@@ -51,7 +51,7 @@ PUBLIC = {
     "triomq.errors",
     "triomq.blocking",
     "triomq_adapters.faststream",
-    "triomq_adapters.faststream_fastapi",
+    "triomq_adapters.faststream.fastapi",
     "triomq_adapters.kombu",
     "triomq_adapters.opentelemetry",
     "triomq_adapters.taskiq",

@@ -10,8 +10,7 @@ import httpx
 import pydantic
 import pytest
 from fastapi import Depends, FastAPI
-from faststream import AckPolicy, FastStream, Header
-from faststream.exceptions import SubscriberNotFound
+from faststream import AckPolicy, Header
 from unreadable import send_unreadable
 
 import triomq
@@ -23,7 +22,7 @@ from triomq_adapters.faststream import (
     RocketMQRouter,
     TestRocketMQBroker,
 )
-from triomq_adapters.faststream_fastapi import RocketMQRouter as WebRouter
+from triomq_adapters.faststream.fastapi import RocketMQRouter as WebRouter
 from triomq_testing import RocketMQ
 
 TIMEOUT_S = 120
@@ -225,38 +224,6 @@ def test_a_subscription_that_cannot_be_made_stays_an_error(rocketmq: RocketMQ) -
     run(main)
 
 
-def test_without_a_server() -> None:
-    broker = RocketMQBroker("127.0.0.1:1")
-    bills = broker.publisher("bills")
-
-    @broker.subscriber("orders", tags="new")
-    @bills
-    async def bill(order: Order) -> Order:
-        return Order(number=order.number * 10)
-
-    @broker.subscriber("numbers", batch=True)
-    async def take(numbers: list[int]) -> int:
-        return sum(numbers)
-
-    async def main() -> None:
-        async with TestRocketMQBroker(broker) as test:
-            await test.publish(Order(number=1), "orders", tags="new")
-            bill.mock.assert_called_once_with({"number": 1})
-            bills.mock.assert_called_once_with({"number": 10})
-            await test.publish(Order(number=2), "orders", tags="old")
-            bill.mock.assert_called_once()
-            await test.publish_batch(1, 2, topic="numbers")
-            take.mock.assert_called_once_with([1, 2])
-            reply = await test.request(Order(number=3), "orders", tags="new")
-            assert await reply.decode() == {"number": 30}
-            with pytest.raises(SubscriberNotFound):
-                await test.request("?", "nobody")
-            with pytest.raises(pydantic.ValidationError):
-                await test.publish("no order", "orders", tags="new")
-
-    run(main)
-
-
 def test_routers(rocketmq: RocketMQ) -> None:
     """Also nested, and with handlers that are not decorated ones; their prefixes begin their topics."""
     seen: asyncio.Queue[object] = asyncio.Queue()
@@ -337,39 +304,6 @@ def test_a_request_without_a_reply_ends_in_time(rocketmq: RocketMQ) -> None:
     run(main)
 
 
-def test_messages_are_taken_by_handlers_or_one_by_one() -> None:
-    broker = RocketMQBroker("127.0.0.1:1")
-    subscriber = broker.subscriber("orders")
-
-    @subscriber
-    async def take(_: str) -> None: ...
-
-    async def main() -> None:
-        async with TestRocketMQBroker(broker):
-            with pytest.raises(AssertionError, match="use one without handlers"):
-                await subscriber.get_one()
-
-    run(main)
-
-
-def test_a_subscriber_that_a_test_adds() -> None:
-    """It starts without a server, as the others."""
-    broker = RocketMQBroker("127.0.0.1:1")
-
-    async def take(_: str) -> None: ...
-
-    async def main() -> None:
-        async with TestRocketMQBroker(broker) as test:
-            handler = test.subscriber("orders")
-            wrapped = handler(take)
-            await handler.start()
-            wrapped.set_test()
-            await test.publish("one", "orders")
-            wrapped.mock.assert_called_once_with("one")
-
-    run(main)
-
-
 def test_with_a_server_in_a_test(rocketmq: RocketMQ) -> None:
     broker = broker_of(rocketmq)
 
@@ -421,27 +355,5 @@ def test_a_subscriber_without_handlers_passes_over_an_unreadable_body(rocketmq: 
                 await message.ack()
                 break
             assert await subscriber.get_one(timeout=0.1) is None
-
-    run(main)
-
-
-def test_an_application_has_the_broker() -> None:
-    broker = RocketMQBroker("127.0.0.1:9876")
-
-    @broker.subscriber("orders")
-    @broker.publisher("bills")
-    async def bill(order: Order) -> Order:
-        return order
-
-    (subscriber,), (publisher,) = broker.subscribers, broker.publishers
-    (orders,), (bills,) = subscriber.schema().values(), publisher.schema().values()
-    assert (orders.address, bills.address) == ("orders", "bills")
-    assert FastStream(broker).broker is broker
-
-
-def test_a_broker_that_is_not_connected_is_an_error() -> None:
-    async def main() -> None:
-        with pytest.raises(triomq.errors.InvalidCall, match="not connected"):
-            await RocketMQBroker("127.0.0.1:9876").publish("x", "orders")
 
     run(main)

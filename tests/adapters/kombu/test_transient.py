@@ -9,8 +9,9 @@ from typing import Any
 
 from kombu import Connection
 
-from triomq_adapters import kombu
-from triomq_adapters.kombu_queues import TransientQueue
+import triomq_adapters.kombu  # noqa: F401 - makes the transport known
+from triomq_adapters.kombu.exchange_reader import ExchangeReader, Matches
+from triomq_adapters.kombu.transient_queues import TransientQueue
 
 NOW = 1_800_000_000_000
 
@@ -27,12 +28,12 @@ def test_a_queue_that_is_declared_again_is_bound_once(monkeypatch) -> None:
     """Celery declares the queue of its results for each task that it sends."""
     bound: list[str] = []
 
-    class Reader(kombu.ExchangeReader):
-        def bind(self, name: str, queue: TransientQueue, matches: kombu.Matches) -> None:
+    class Reader(ExchangeReader):
+        def bind(self, name: str, queue: TransientQueue, matches: Matches) -> None:
             bound.append(name)
             super().bind(name, queue, matches)
 
-    monkeypatch.setattr(kombu, "ExchangeReader", Reader)
+    monkeypatch.setattr("triomq_adapters.kombu.transport.ExchangeReader", Reader)
     transport = transport_of(Connection("rocketmq://127.0.0.1:9876/"))
     channel = transport.create_channel(transport)
     for _ in range(3):
@@ -98,7 +99,7 @@ def test_a_rejected_message_is_given_out_again_if_it_is_to_be() -> None:
 
 
 def test_names_of_deleted_queues_are_limited(monkeypatch) -> None:
-    monkeypatch.setattr(kombu, "_DELETED_MAX", 10)
+    monkeypatch.setattr("triomq_adapters.kombu.transport._DELETED_MAX", 10)
     transport = transport_of(Connection("rocketmq://127.0.0.1:9876/"))
     channel = transport.create_channel(transport)
     channel.queue_declare("kept", auto_delete=True)

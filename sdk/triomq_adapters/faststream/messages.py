@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import attrs
+from faststream import Context
 from faststream._internal.endpoint.utils import ParserComposition
 from faststream._internal.parser import BatchCodecProto, DefaultCodec
 from faststream._internal.producer import ProducerProto
@@ -72,6 +73,10 @@ class ReceivedStreamMessage(StreamMessage[Any]):
         for each in self.raw_message if isinstance(self.raw_message, tuple) else (self.raw_message,):
             if each.delivery is not None and not each.delivery.answered:
                 await how(each.delivery)
+
+
+RocketMQMessage = Annotated[ReceivedStreamMessage, Context("message")]
+"""The annotation with which a handler gets its message."""
 
 
 async def parse_message(raw: Incoming) -> ReceivedStreamMessage:
@@ -186,6 +191,12 @@ class RocketMQPublishCommand(BatchPublishCommand):
         )
 
 
+def make_command(config: Any, *bodies: Any, **options: Any) -> RocketMQPublishCommand:
+    """Create the command of a call of ``publish`` or ``request``; its correlation id is new by default."""
+    correlation_id = options.pop("correlation_id", None) or config.id_generator()
+    return RocketMQPublishCommand(*bodies, correlation_id=correlation_id, **options)
+
+
 class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
     """Sends commands with the client's producer.
 
@@ -193,6 +204,9 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
         parser: the user's parser.
         decoder: the user's decoder.
     """
+
+    uses_server = True
+    """Whether messages go to a broker, from which subscribers must pull them."""
 
     def __init__(self, parser: Any = None, decoder: Any = None) -> None:
         self._parser = ParserComposition(parser, parse_message)

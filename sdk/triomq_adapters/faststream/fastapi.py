@@ -21,7 +21,8 @@ from faststream._internal.context import ContextRepo
 from faststream._internal.fastapi.context import Context
 from faststream._internal.fastapi.router import StreamRouter
 
-from triomq_adapters.faststream import RocketMQBroker, RocketMQPublisher
+from triomq_adapters.faststream.broker import RocketMQBroker
+from triomq_adapters.faststream.publisher import RocketMQPublisher
 
 __all__ = ["Context", "RocketMQRouter"]
 

@@ -14,7 +14,10 @@ import trio
 import triomq
 from triomq_adapters.delays import DUE_PROPERTY
 from triomq_adapters.envelopes import pack
-from triomq_adapters.kombu_queues import ExchangeReader, Sender, TransientQueue, TransientQueues, WorkQueue
+from triomq_adapters.kombu.exchange_reader import ExchangeReader
+from triomq_adapters.kombu.sender import Sender
+from triomq_adapters.kombu.transient_queues import TransientQueue, TransientQueues
+from triomq_adapters.kombu.work_queue import WorkQueue
 
 NOW = 1_800_000_000_000
 
@@ -309,7 +312,7 @@ def test_a_get_waits_for_what_came_before_the_first_one() -> None:
 def test_the_caller_sees_its_timeout_while_messages_of_others_are_read(monkeypatch) -> None:
     """A process that sends tasks all day, and asks for one result, reads what all others got on that day."""
     clock = itertools.count(step=0.001)
-    monkeypatch.setattr("triomq_adapters.kombu_queues.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("triomq_adapters.kombu.exchange_reader.time", SimpleNamespace(monotonic=lambda: next(clock)))
     client: Any = Readers()
     client.log = [*(reply(offset, NOW + offset, "other") for offset in range(1000)), reply(1000, NOW + 1000, "r")]
     reader = ExchangeReader(client, "exchange-", replies=True)
@@ -323,8 +326,8 @@ def test_the_caller_sees_its_timeout_while_messages_of_others_are_read(monkeypat
 @pytest.mark.parametrize(("most", "most_bytes"), [(3, 10**9), (10**9, 250)])
 def test_a_queue_that_is_not_read_keeps_its_newest_messages(monkeypatch, caplog, most, most_bytes) -> None:
     """Another queue of the exchange is read, and what arrives is distributed."""
-    monkeypatch.setattr("triomq_adapters.kombu_queues.WAITING_MAX", most)
-    monkeypatch.setattr("triomq_adapters.kombu_queues.WAITING_BYTES_MAX", most_bytes)
+    monkeypatch.setattr("triomq_adapters.kombu.transient_queues.WAITING_MAX", most)
+    monkeypatch.setattr("triomq_adapters.kombu.transient_queues.WAITING_BYTES_MAX", most_bytes)
     client: Any = Readers()
     client.log = [reply(offset, NOW + offset, "left") for offset in range(10)]
     assert 250 // 4 < len(client.log[0].body) <= 250 // 3
@@ -343,7 +346,7 @@ def test_a_queue_that_is_not_read_keeps_its_newest_messages(monkeypatch, caplog,
 
 
 def test_a_message_longer_than_a_queue_may_hold_is_kept_alone(monkeypatch) -> None:
-    monkeypatch.setattr("triomq_adapters.kombu_queues.WAITING_BYTES_MAX", 10)
+    monkeypatch.setattr("triomq_adapters.kombu.transient_queues.WAITING_BYTES_MAX", 10)
     queue = TransientQueue(NOW)
     assert not queue.put({"body": "1"}, 100)
     assert queue.put({"body": "2"}, 100)
