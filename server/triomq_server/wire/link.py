@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, cast
 
 import trio
 
@@ -308,7 +308,7 @@ class LinkWriter:
                 link.joined = 0
                 while data and not link.closed:
                     sent = await link.transport.send_some(data)
-                    data = data[sent:]
+                    data = _rest(data, sent)
                     link.unsent_bytes -= sent
                     link.active_at = trio.current_time()
                     if link.closed:
@@ -354,3 +354,10 @@ class LinkWriter:
         self.in_batch = False
         if self.dirty:
             self.flush_dirty()
+
+
+def _rest(data: memoryview, sent: int) -> memoryview:
+    """What is left of the bytes after a write. It is copied when half of them have been sent: a peer that takes all but the
+    end of a long answer must not keep what no limit counts any more."""
+    left = data[sent:]
+    return memoryview(bytes(left)) if 2 * len(left) <= len(cast("bytes", data.obj)) else left

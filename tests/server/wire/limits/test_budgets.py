@@ -112,6 +112,33 @@ async def test_answers_that_peers_do_not_take_are_counted_together(autojump_cloc
     assert budget.held_bytes == 0
 
 
+async def test_a_peer_that_takes_all_but_the_end_keeps_no_more_than_twice_what_is_counted(
+    autojump_clock, bench, monkeypatch
+) -> None:
+    budget = unsent_budget(10_000_000)
+    link, wire = await bench.connect(Limits(unsent=budget))
+    wire.writable_bytes = 0
+    kept = []
+    send_some = wire.send_some
+
+    async def noting(data: memoryview) -> int:
+        kept.append((len(data.obj), budget.held_bytes))
+        return await send_some(data)
+
+    monkeypatch.setattr(wire, "send_some", noting)
+    body = bytes(range(256)) * 4000
+    link.send(body)
+    await wait_all_tasks_blocked()
+    while len(kept) < 1024:
+        wire.set_writable(1000)
+        await wait_all_tasks_blocked()
+    assert all(size <= 2 * counted for size, counted in kept)
+    assert b"".join(wire.writes) == body[:-1000]
+    wire.set_writable(None)
+    await wait_all_tasks_blocked()
+    assert b"".join(wire.writes) == body
+
+
 async def test_what_is_sent_to_a_link_that_takes_nothing_is_counted(autojump_clock, bench) -> None:
     budget = unsent_budget(5000)
     link, wire = await bench.connect(Limits(unsent=budget))
