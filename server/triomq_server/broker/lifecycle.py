@@ -490,8 +490,8 @@ def _host(link: Link) -> bytes:
 
 def _record_of(store: MessageStore, topic: str, queue_id: int, offset: int) -> memoryview | None:
     """The record at an offset of a queue."""
-    unit = store.queue_unit(topic, queue_id, offset)
-    return None if unit is None else store.record_at(unit[0], unit[1])
+    entry = store.queue_entry(topic, queue_id, offset)
+    return None if entry is None else store.record_at(entry[0], entry[1])
 
 
 def _closed(broker: Broker, link: Link) -> None:

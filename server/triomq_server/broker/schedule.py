@@ -113,7 +113,7 @@ class Schedule:
     async def _deliver_until_empty(self, queue_id: int, waits: ClockTask) -> None:
         while True:
             offset = self._position(queue_id)
-            first = self._store.queue_unit(SCHEDULE_TOPIC, queue_id, offset)
+            first = self._store.queue_entry(SCHEDULE_TOPIC, queue_id, offset)
             if first is None:
                 # There is no await between this check and the end of the task, so a later message starts another task.
                 self._busy.discard(queue_id)
@@ -167,22 +167,22 @@ class Schedule:
         store, broker = self._store, self._broker
         stored, log_end, left_bytes = True, 0, BATCH_BYTES
         for following in range(offset, offset + BATCH_MAX):
-            unit = store.queue_unit(SCHEDULE_TOPIC, queue_id, following)
+            entry = store.queue_entry(SCHEDULE_TOPIC, queue_id, following)
             now_ms = broker.clock()
-            if unit is None or not store.check_entry(SCHEDULE_TOPIC, queue_id, following):
+            if entry is None or not store.check_entry(SCHEDULE_TOPIC, queue_id, following):
                 break
-            if self._due_ms(queue_id, unit[2], now_ms) > now_ms:
+            if self._due_ms(queue_id, entry[2], now_ms) > now_ms:
                 break
-            delayed = self._record(unit[0], unit[1])
+            delayed = self._record(entry[0], entry[1])
             if delayed is None:
-                self._note_damage(queue_id, following, unit[0])
+                self._note_damage(queue_id, following, entry[0])
             elif (record := self._copy(delayed)) is not None:
                 if (end := self._append(record)) is None:
                     stored = False
                     break
                 log_end = end
             offset = following + 1
-            left_bytes -= unit[1]
+            left_bytes -= entry[1]
             if left_bytes <= 0:
                 break
         return stored, offset, log_end
@@ -208,18 +208,18 @@ class Schedule:
         """Deliver messages that were damaged when they were due, and have been repaired since."""
         log_end = 0
         for queue_id, number in list(self._undelivered.places):
-            unit = self._store.queue_unit(SCHEDULE_TOPIC, queue_id, number)
-            if unit is None or unit[0] < self._store.log_min_offset:
+            entry = self._store.queue_entry(SCHEDULE_TOPIC, queue_id, number)
+            if entry is None or entry[0] < self._store.log_min_offset:
                 self._undelivered.remove(queue_id, number)
                 continue
-            delayed = self._record(unit[0], unit[1])
+            delayed = self._record(entry[0], entry[1])
             if delayed is None:
                 continue
             if (record := self._copy(delayed)) is not None:
                 log_end = await self._append_until_taken(record)
                 _log.info(
                     "a delayed message for %s, repaired at log offset %d, is delivered",
-                    record.topic, unit[0], extra={"topic": record.topic},
+                    record.topic, entry[0], extra={"topic": record.topic},
                 )  # fmt: skip
             self._undelivered.remove(queue_id, number)
             await trio.lowlevel.checkpoint()

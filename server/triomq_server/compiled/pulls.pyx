@@ -7,7 +7,7 @@ follows are for `requests.pull.Pulling`, which gives the same answers. `find_rec
 `store.reading.queue_reads` does where no entry needs a second look.
 """
 
-VERSION = 2235206871
+VERSION = 7800533
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -66,13 +66,13 @@ cdef Found check_records(
     high = min(high, base + <int64_t>view.len)
     total[0] = 0
     for n in range(count):
-        size = <int32_t>get32(first + n * UNIT_BYTES + 8)
+        size = <int32_t>get32(first + n * ENTRY_BYTES + 8)
         if size <= 0:
             return NOT_PLAIN
         total[0] += size
     if total[0] > bytes_most and count > 1:
         return NOT_PLAIN
-    entry = first + (count - 1) * UNIT_BYTES
+    entry = first + (count - 1) * ENTRY_BYTES
     end = get64(first)
     offset = get64(entry)
     if end < low or offset < end or offset > high - size:
@@ -82,7 +82,7 @@ cdef Found check_records(
             return NOT_PLAIN
         return ONE_RUN if fits(log, base, high, entry, queue_id, number + count - 1) else NOT_PLAIN
     for n in range(count):
-        entry = first + n * UNIT_BYTES
+        entry = first + n * ENTRY_BYTES
         offset = get64(entry)
         size = <int32_t>get32(entry + 8)
         if offset < end or offset > high - size or not fits(log, base, high, entry, queue_id, number + n):
@@ -121,7 +121,7 @@ def find_records(
     try:
         PyObject_GetBuffer(log, &log_view, PyBUF_SIMPLE)
         try:
-            if at < 0 or count < 1 or at + count * UNIT_BYTES > queue_view.len:
+            if at < 0 or count < 1 or at + count * ENTRY_BYTES > queue_view.len:
                 raise ValueError("these entries are not in the file")
             first = <const uint8_t*>queue_view.buf + at
             found = check_records(
@@ -136,11 +136,11 @@ def find_records(
             slices = []
             end = start
             for n in range(count):
-                offset = get64(first + n * UNIT_BYTES)
+                offset = get64(first + n * ENTRY_BYTES)
                 if offset > end:
                     slices.append(view[start - base:end - base])
                     start = offset
-                end = offset + <int32_t>get32(first + n * UNIT_BYTES + 8)
+                end = offset + <int32_t>get32(first + n * ENTRY_BYTES + 8)
             slices.append(view[start - base:end - base])
         finally:
             PyBuffer_Release(&log_view)
@@ -440,7 +440,7 @@ cdef class PullBursts:
         available = place[2]
         PyObject_GetBuffer(place[0], &entries, PyBUF_SIMPLE)
         try:
-            if at < 0 or available < 1 or at + available * UNIT_BYTES > entries.len:
+            if at < 0 or available < 1 or at + available * ENTRY_BYTES > entries.len:
                 return False
             segment = self._store.commitlog.segments.find(<int64_t>get64(<const uint8_t*>entries.buf + at))
             if segment is None:
@@ -483,7 +483,7 @@ cdef class PullBursts:
         count = min(max(1, min(pull.messages_most, most)), available)
         # The entry behind the answer counts, too: it decides which broker is suggested.
         read_count = min(count + 1, available)
-        last = get64(first + (read_count - 1) * UNIT_BYTES)
+        last = get64(first + (read_count - 1) * ENTRY_BYTES)
         if (log_end - last > limit) != old:
             return False
         found = check_records(
@@ -517,8 +517,8 @@ cdef class PullBursts:
             answer = PyBytes_FromStringAndSize(NULL, size + total)
             out = text_out(PyBytes_AS_STRING(answer), head, size)
             for n in range(count):
-                record = <const uint8_t*>log.buf + (get64(first + n * UNIT_BYTES) - base)
-                record_bytes = <int32_t>get32(first + n * UNIT_BYTES + 8)
+                record = <const uint8_t*>log.buf + (get64(first + n * ENTRY_BYTES) - base)
+                record_bytes = <int32_t>get32(first + n * ENTRY_BYTES + 8)
                 out = text_out(out, <const char*>record, record_bytes)
             link.unsent.append(answer)
         link.unsent_bytes += size + total

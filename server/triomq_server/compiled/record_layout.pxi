@@ -27,7 +27,7 @@ cdef enum:
     IPV6_MORE = 12          # bytes that a host takes more
     BORN_HOST_V6 = 1 << 4
     STORE_HOST_V6 = 1 << 5
-    UNIT_BYTES = 20         # of an entry of a queue
+    ENTRY_BYTES = 20         # of an entry of a queue
 
 LAYOUT = {
     "size": SIZE_AT,

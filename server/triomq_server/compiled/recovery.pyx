@@ -2,7 +2,7 @@
 """Records of the log and entries of queues, checked one after the other: what a recovery of the store does with each that
 is sound."""
 
-VERSION = 2928161732
+VERSION = 2128356156
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -168,7 +168,7 @@ def pass_entries(buffer, int64_t start, int64_t stop, int64_t limit, uint64_t be
             raise ValueError("these bytes are not in the file")
         if stop > view.len:
             stop = view.len
-        while at + UNIT_BYTES <= stop:
+        while at + ENTRY_BYTES <= stop:
             entry = <const uint8_t*>view.buf + at
             offset = get64(entry)
             size = <int32_t>get32(entry + 8)
@@ -181,7 +181,7 @@ def pass_entries(buffer, int64_t start, int64_t stop, int64_t limit, uint64_t be
                     break
                 before = <uint64_t>offset + size
                 last = at
-            at += UNIT_BYTES
+            at += ENTRY_BYTES
     finally:
         PyBuffer_Release(&view)
     return at, before, last, why

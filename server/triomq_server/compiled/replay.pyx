@@ -4,7 +4,7 @@
 It leaves more to Python than that does: text that is not ASCII, and a property that comes twice or is empty.
 """
 
-VERSION = 1515448941
+VERSION = 2481523216
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
@@ -181,7 +181,7 @@ def run(
             queue = &queues.touched[n]
             if (
                 get64(data + at + QUEUE_OFFSET_AT) != queue.next_offset
-                or queue.position + UNIT_BYTES > queue.limit
+                or queue.position + ENTRY_BYTES > queue.limit
                 or base + at < queue.physical_end
             ):
                 break
@@ -197,7 +197,7 @@ def run(
             put64(entry, <uint64_t>(base + at))
             put32(entry + 8, <uint32_t>record.size)
             put64(entry + 12, <uint64_t>code)
-            queue.position += UNIT_BYTES
+            queue.position += ENTRY_BYTES
             queue.next_offset += 1
             queue.physical_end = base + at + record.size
             at += record.size

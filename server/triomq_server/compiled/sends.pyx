@@ -6,7 +6,7 @@ first one that does: an unusual header, a topic or queue that is not there yet, 
 one and what follows are for the handlers of `send`, which do the same with every message; both ways leave the same
 bytes in the log, the queues and the index, and give the same answers."""
 
-VERSION = 2015071140
+VERSION = 185927876
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
@@ -568,7 +568,7 @@ cdef class SendBursts:
     cdef bint _lacks_space(self, int64_t size, int64_t room, int64_t entries):
         """Whether records of this size, or their entries, do not fit into the reserved space; then `take` asks for more."""
         cdef Touched* touched = &self._touched[self._last]
-        if size + BLANK_BYTES <= room and touched.position + entries * UNIT_BYTES <= touched.limit:
+        if size + BLANK_BYTES <= room and touched.position + entries * ENTRY_BYTES <= touched.limit:
             return False
         self._short_queue = self._objects[self._last]
         self._short_bytes = size
@@ -866,7 +866,7 @@ cdef class SendBursts:
         put64(at, <uint64_t>offset)
         put32(at + 8, <uint32_t>size)
         put64(at + 12, <uint64_t>tags_code)
-        touched.position += UNIT_BYTES
+        touched.position += ENTRY_BYTES
         touched.next_offset += 1
         touched.physical_end = offset + size
 

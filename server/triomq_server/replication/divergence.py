@@ -96,7 +96,7 @@ class QueueEntries(Protocol):
     def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """(min, max) queue offset; (0, 0) for an unknown queue."""
 
-    def queue_unit(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
+    def queue_entry(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
         """Log offset, size and tags code of one entry; None if there is none."""
 
 
@@ -274,8 +274,8 @@ def offset_after(queues: QueueEntries, log_offset: int, topic: str, queue_id: in
     low, high = queues.queue_bounds(topic, queue_id)
     while low < high:
         middle = (low + high) // 2
-        unit = queues.queue_unit(topic, queue_id, middle)
-        if unit is None or unit[0] + unit[1] <= log_offset:
+        entry = queues.queue_entry(topic, queue_id, middle)
+        if entry is None or entry[0] + entry[1] <= log_offset:
             low = middle + 1
         else:
             high = middle

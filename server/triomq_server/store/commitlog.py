@@ -39,7 +39,7 @@ from triomq_protocol.record.layout import (
 from triomq_server.config import StoreConfig
 from triomq_server.disk import Disk
 from triomq_server.store.consume_queue import ConsumeQueue
-from triomq_server.store.entry_layout import UNIT, UNIT_BYTES
+from triomq_server.store.entry_layout import ENTRY, ENTRY_BYTES
 from triomq_server.store.files.raw_file import RawFile
 from triomq_server.store.files.segments import Segment, Segments, Unflushed
 from triomq_server.store.values import AppendResult, AppendStatus, NewBatch, NewRecord
@@ -168,8 +168,8 @@ class CommitLog:
         if visible:
             if delay_ms >= 0:
                 tags_code = now + delay_ms
-            UNIT.pack_into(queue.buffer, queue.position, offset, size, tags_code)
-            queue.position += UNIT_BYTES
+            ENTRY.pack_into(queue.buffer, queue.position, offset, size, tags_code)
+            queue.position += ENTRY_BYTES
             queue.max_offset = queue_offset + 1
             queue.max_physical_offset = end_offset
         return AppendResult(_PUT_OK, offset, size, end_offset, queue_offset, now)

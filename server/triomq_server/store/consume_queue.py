@@ -14,17 +14,17 @@ from typing import NamedTuple
 
 from triomq_server.disk import Disk
 from triomq_server.store.entry_layout import (
+    BLANK_ENTRY,
     BLANK_SIZE,
-    BLANK_UNIT,
+    ENTRY,
+    ENTRY_BYTES,
     NOT_VALID,
     PAGE_BYTES,
     PHYSICAL_OFFSET,
-    UNIT,
-    UNIT_BYTES,
     WRONG,
+    entries_struct,
     packed_at_once,
     pass_entries,
-    units_struct,
 )
 from triomq_server.store.files.segments import Segment, Segments, Unflushed
 from triomq_server.store.removed_queues import RemovedQueue
@@ -42,8 +42,8 @@ READ_BYTES = 1 << 17
 everything else that a start does for a queue. The space reserved for a queue with few entries is less than this."""
 _DOUBTED_BYTES = PAGE_BYTES
 """In front of the first entry that is certainly damaged: about a page. Some of its entries are asked where they point."""
-_DOUBTED_STEP_BYTES = 12 * UNIT_BYTES
-_NOTHING = mmap.mmap(-1, UNIT_BYTES)
+_DOUBTED_STEP_BYTES = 12 * ENTRY_BYTES
+_NOTHING = mmap.mmap(-1, ENTRY_BYTES)
 
 
 def ignore_damage(_: int) -> None:
@@ -147,7 +147,7 @@ class ConsumeQueue:
         if current is None and self.max_offset:
             self.start_at(self.max_offset)
         elif current is None or self.position == current.size:
-            base = self.max_offset * UNIT_BYTES
+            base = self.max_offset * ENTRY_BYTES
             base -= base % self.segments.size
             current = self.segments.build(base, _RESERVE_BYTES if base else _FIRST_RESERVE_BYTES)
             self.segments.add(current)
@@ -158,7 +158,7 @@ class ConsumeQueue:
 
     def provide_space(self, entries: int) -> bool:
         """Make room for this many entries before `limit`; false if this file is too full for them. OSError."""
-        current, end = self._current, self.position + entries * UNIT_BYTES
+        current, end = self._current, self.position + entries * ENTRY_BYTES
         if current is None or end > current.size:
             return False
         if end > self.limit:
@@ -185,7 +185,7 @@ class ConsumeQueue:
     def _take_map(self, segment: Segment) -> None:
         self.buffer = segment.buffer
         segment.file.on_unmap = self._leave_map
-        self.limit = segment.reserved - segment.reserved % UNIT_BYTES
+        self.limit = segment.reserved - segment.reserved % ENTRY_BYTES
 
     def push(self, physical_offset: int, size_bytes: int, tags_code: int) -> None:
         """Write the next entry. OSError when the disk is full; then nothing has changed.
@@ -194,32 +194,32 @@ class ConsumeQueue:
         """
         if self.position >= self.limit:
             self.make_space()
-        UNIT.pack_into(self.buffer, self.position, physical_offset, size_bytes, tags_code)
-        self.position += UNIT_BYTES
+        ENTRY.pack_into(self.buffer, self.position, physical_offset, size_bytes, tags_code)
+        self.position += ENTRY_BYTES
         self.max_offset += 1
         self.max_physical_offset = physical_offset + size_bytes
 
-    def push_all(self, units: list[int], end: int) -> None:
+    def push_all(self, entries: list[int], end: int) -> None:
         """Write these entries, all or (OSError) none; `end` is the end of the last one's record in the log.
 
-        `units` holds log offset, size and tags code of each entry in turn.
+        `entries` holds log offset, size and tags code of each entry in turn.
         """
         before = self.max_physical_offset
         done = 0
         try:
-            while done < len(units):
+            while done < len(entries):
                 if self.position >= self.limit:
                     self.make_space()
-                count = packed_at_once(min((len(units) - done) // 3, (self.limit - self.position) // UNIT_BYTES))
+                count = packed_at_once(min((len(entries) - done) // 3, (self.limit - self.position) // ENTRY_BYTES))
                 behind = done + 3 * count
-                units_struct(count).pack_into(self.buffer, self.position, *units[done:behind])
-                self.position += count * UNIT_BYTES
+                entries_struct(count).pack_into(self.buffer, self.position, *entries[done:behind])
+                self.position += count * ENTRY_BYTES
                 self.max_offset += count
-                self.max_physical_offset = units[behind - 3] + units[behind - 2]
+                self.max_physical_offset = entries[behind - 3] + entries[behind - 2]
                 done = behind
         except OSError:
             if done:
-                self.truncate(units[0])
+                self.truncate(entries[0])
                 self.max_physical_offset = before
             raise
         self.max_physical_offset = end
@@ -236,20 +236,20 @@ class ConsumeQueue:
 
     def rewrite(self, number: int, physical_offset: int, size_bytes: int, tags_code: int) -> None:
         """Write an entry again that was damaged or blank."""
-        place, segment = self.locate(number), self.segments.find(number * UNIT_BYTES)
+        place, segment = self.locate(number), self.segments.find(number * ENTRY_BYTES)
         assert place is not None
         assert segment is not None
-        UNIT.pack_into(place[0], place[1], physical_offset, size_bytes, tags_code)
+        ENTRY.pack_into(place[0], place[1], physical_offset, size_bytes, tags_code)
         segment.changed_from(place[1])
         self.flushed_until = -1
 
     def start_at(self, queue_offset: int) -> None:
         """Begin an empty queue at `queue_offset` (a slave that joined late), with blanks from the file's start on."""
-        units = queue_offset * UNIT_BYTES % self.segments.size // UNIT_BYTES
-        base = (queue_offset - units) * UNIT_BYTES
-        segment = self.segments.build(base, units * UNIT_BYTES + _RESERVE_BYTES)
-        segment.buffer[: units * UNIT_BYTES] = BLANK_UNIT * units
-        segment.position = units * UNIT_BYTES
+        blanks = queue_offset * ENTRY_BYTES % self.segments.size // ENTRY_BYTES
+        base = (queue_offset - blanks) * ENTRY_BYTES
+        segment = self.segments.build(base, blanks * ENTRY_BYTES + _RESERVE_BYTES)
+        segment.buffer[: blanks * ENTRY_BYTES] = BLANK_ENTRY * blanks
+        segment.position = blanks * ENTRY_BYTES
         self.segments.add(segment)
         self._enter(segment)
         self.max_offset = self.min_offset = queue_offset
@@ -269,7 +269,7 @@ class ConsumeQueue:
 
     def locate(self, queue_offset: int) -> tuple[mmap.mmap, int, int] | None:
         """Buffer, byte position and number of entries from this one to the end of its file's written part."""
-        at = queue_offset * UNIT_BYTES
+        at = queue_offset * ENTRY_BYTES
         segment = self.segments.find(at)
         if segment is None or queue_offset < self.min_offset:
             return None
@@ -277,29 +277,29 @@ class ConsumeQueue:
         end = self.position if segment is self._current else segment.position
         if at >= end:
             return None
-        return segment.buffer, at, (end - at) // UNIT_BYTES
+        return segment.buffer, at, (end - at) // ENTRY_BYTES
 
-    def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
+    def entry(self, queue_offset: int) -> tuple[int, int, int] | None:
         """(physical offset, size, tags code) of one entry, None if there is none."""
         place = self.locate(queue_offset)
-        return None if place is None else UNIT.unpack_from(place[0], place[1])
+        return None if place is None else ENTRY.unpack_from(place[0], place[1])
 
-    def last_unit(self) -> tuple[int, int, int] | None:
-        """`unit` of the last entry; the file is not mapped for it."""
-        segment = self.segments.find(self.max_offset * UNIT_BYTES - UNIT_BYTES)
+    def last_entry(self) -> tuple[int, int, int] | None:
+        """`entry` of the last entry; the file is not mapped for it."""
+        segment = self.segments.find(self.max_offset * ENTRY_BYTES - ENTRY_BYTES)
         if segment is None or self.max_offset <= self.min_offset:
             return None
-        return UNIT.unpack(segment.peek(self.max_offset * UNIT_BYTES - UNIT_BYTES - segment.base, UNIT_BYTES))
+        return ENTRY.unpack(segment.peek(self.max_offset * ENTRY_BYTES - ENTRY_BYTES - segment.base, ENTRY_BYTES))
 
-    def last_unit_end(self) -> int:
+    def last_entry_end(self) -> int:
         """End of the last entry's record in the log, -1 for an empty queue."""
         if self.max_offset == 0 or not self.segments.items:
             return -1
-        at = self.max_offset * UNIT_BYTES - UNIT_BYTES
+        at = self.max_offset * ENTRY_BYTES - ENTRY_BYTES
         segment = self.segments.find(at)
         if segment is None:
             return -1
-        offset, size, _ = UNIT.unpack_from(segment.buffer, at - segment.base)
+        offset, size, _ = ENTRY.unpack_from(segment.buffer, at - segment.base)
         end: int = offset + size
         return end
 
@@ -343,7 +343,7 @@ class ConsumeQueue:
             paths.append(segments.leave_out_last().path)
         _log.error(
             "%s: files are damaged or missing from entry %d on (%s); they are built again from the log",
-            self, end // UNIT_BYTES, ", ".join(f"{f.path} has {f.length} bytes" for f in unusable[:3]) or "a gap",
+            self, end // ENTRY_BYTES, ", ".join(f"{f.path} has {f.length} bytes" for f in unusable[:3]) or "a gap",
             extra=self.log_fields,
         )  # fmt: skip
         return paths + [file.path for file in unusable]
@@ -363,8 +363,8 @@ class ConsumeQueue:
         segment = segments.take_up(f"{segments.directory}/{name}", int(name))
         if valid:
             # The rest of the start asks for these two.
-            last = valid - UNIT_BYTES
-            segment.remember({0: data[:UNIT_BYTES], last: data[last:valid]})
+            last = valid - ENTRY_BYTES
+            segment.remember({0: data[:ENTRY_BYTES], last: data[last:valid]})
         segment.cut(valid, is_blank=True)
         self.max_physical_offset = before or -1
         self.min_offset = 0  # its entries decide, see `correct_min_offset`
@@ -375,26 +375,26 @@ class ConsumeQueue:
     def _numbers_in(self, data: bytes, base: int) -> int:
         """The number behind the last entry of a file that may be cut off: then that behind the whole file."""
         count = 0
-        for offset, size, _ in UNIT.iter_unpack(data[: len(data) - len(data) % UNIT_BYTES]):
+        for offset, size, _ in ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY_BYTES]):
             if offset < 0 or size <= 0:
-                return base // UNIT_BYTES + count
+                return base // ENTRY_BYTES + count
             count += 1
-        return max(base // UNIT_BYTES + count, (base + self.segments.size) // UNIT_BYTES)
+        return max(base // ENTRY_BYTES + count, (base + self.segments.size) // ENTRY_BYTES)
 
     def remember_dropped(self, at: int) -> None:
         """The entries from this position on are about to be dropped because of damage: keep `last_dropped`."""
         for segment in reversed(self.segments.items):
-            if segment.end <= at or segment.base <= self.last_dropped[0] * UNIT_BYTES:
+            if segment.end <= at or segment.base <= self.last_dropped[0] * ENTRY_BYTES:
                 break
             start = max(at - segment.base, 0)
             content_end = segment.file.content_end(start, segment.size)
             self._remember_last(segment.buffer[start:content_end], segment.base + start)
 
     def _remember_last(self, data: bytes, at: int) -> None:
-        count = min(-(-len(data.rstrip(b"\0")) // UNIT_BYTES), len(data) // UNIT_BYTES)
-        number = at // UNIT_BYTES + count - 1
+        count = min(-(-len(data.rstrip(b"\0")) // ENTRY_BYTES), len(data) // ENTRY_BYTES)
+        number = at // ENTRY_BYTES + count - 1
         if count and number > self.last_dropped[0]:
-            offset, size, _ = UNIT.unpack_from(data, (count - 1) * UNIT_BYTES)
+            offset, size, _ = ENTRY.unpack_from(data, (count - 1) * ENTRY_BYTES)
             self.last_dropped = number, offset, size
 
     def recover(self, unsafe_from: int | None) -> Generator[None, None, None]:
@@ -418,10 +418,10 @@ class ConsumeQueue:
             is_read = content_end <= READ_BYTES
             valid = yield from self._scan(segment, None, data=_padded(content, segment.size) if is_read else None)
             end = segment.base + valid
-            if is_read and UNIT_BYTES <= valid <= len(content):
+            if is_read and ENTRY_BYTES <= valid <= len(content):
                 # The rest of the start asks for these two.
-                last = valid - UNIT_BYTES
-                segment.remember({0: content[:UNIT_BYTES], last: content[last:valid]})
+                last = valid - ENTRY_BYTES
+                segment.remember({0: content[:ENTRY_BYTES], last: content[last:valid]})
             if valid < segment.size:
                 if not is_read:
                     content = segment.buffer[: segment.file.content_end(valid, segment.size)]
@@ -442,7 +442,7 @@ class ConsumeQueue:
         items = self.segments.items
         first = max(0, len(items) - _FILES_CHECKED)
         while unsafe_from is not None and first > 0:
-            offset, size, _ = UNIT.unpack(items[first].peek(0, UNIT_BYTES))
+            offset, size, _ = ENTRY.unpack(items[first].peek(0, ENTRY_BYTES))
             if size > 0 and offset < unsafe_from:
                 break
             first -= 1
@@ -458,7 +458,7 @@ class ConsumeQueue:
         self.damaged = True
         # The nearest ones may be as damaged. So may all be, if there are few.
         offsets = []
-        for before in range(at - UNIT_BYTES, at - _DOUBTED_BYTES, -_DOUBTED_STEP_BYTES):
+        for before in range(at - ENTRY_BYTES, at - _DOUBTED_BYTES, -_DOUBTED_STEP_BYTES):
             segment = self.segments.find(before)
             if segment is None:
                 offsets.append(0)
@@ -469,7 +469,7 @@ class ConsumeQueue:
     def _found_damaged(self, at: int) -> None:
         if not self.damaged:
             _log.error(
-                "%s: damaged from entry %d on; built again from the log", self, at // UNIT_BYTES, extra=self.log_fields
+                "%s: damaged from entry %d on; built again from the log", self, at // ENTRY_BYTES, extra=self.log_fields
             )
         self.found_damaged(at)
 
@@ -481,10 +481,10 @@ class ConsumeQueue:
         """
         self.publish_position()
         for segment in self.segments.items[-_FILES_CHECKED:]:
-            number = segment.base // UNIT_BYTES
-            for at in range(0, segment.position, UNIT_BYTES):
-                offset, size, _ = UNIT.unpack_from(segment.buffer, at)
-                if size != BLANK_SIZE and not fits(self, number + at // UNIT_BYTES, offset, size):
+            number = segment.base // ENTRY_BYTES
+            for at in range(0, segment.position, ENTRY_BYTES):
+                offset, size, _ = ENTRY.unpack_from(segment.buffer, at)
+                if size != BLANK_SIZE and not fits(self, number + at // ENTRY_BYTES, offset, size):
                     self._found_damaged(segment.base + at)
                     self.remember_dropped(segment.base + at)
                     self.segments.truncate(segment.base + at)
@@ -494,9 +494,9 @@ class ConsumeQueue:
     def built_until(self) -> int:
         """The end of the last record that has an entry; -1 without any."""
         number = self.max_offset
-        while number > 0 and (segment := self.segments.find((number - 1) * UNIT_BYTES)) is not None:
+        while number > 0 and (segment := self.segments.find((number - 1) * ENTRY_BYTES)) is not None:
             number -= 1
-            offset, size, _ = UNIT.unpack_from(segment.buffer, number * UNIT_BYTES - segment.base)
+            offset, size, _ = ENTRY.unpack_from(segment.buffer, number * ENTRY_BYTES - segment.base)
             if size != BLANK_SIZE:
                 end: int = offset + size
                 return end
@@ -507,7 +507,7 @@ class ConsumeQueue:
         self.publish_position()
         items = self.segments.items
         while items:
-            offset, size, _ = UNIT.unpack_from(items[-1].buffer, 0)
+            offset, size, _ = ENTRY.unpack_from(items[-1].buffer, 0)
             # If the last file is empty, the entries to be dropped may be at the end of the one before.
             empty = size <= 0 and len(items) > 1
             if not empty and not (size > 0 and offset >= physical_offset):
@@ -532,10 +532,10 @@ class ConsumeQueue:
         first = self.segments.items[0] if self.segments.items else None
         if first is None or not first.base:
             return None
-        offset, size, _ = UNIT.unpack(first.peek(0, UNIT_BYTES))
+        offset, size, _ = ENTRY.unpack(first.peek(0, ENTRY_BYTES))
         if size <= 0 or offset < log_offset:
             return None
-        return RemovedQueue(self.topic, self.queue_id, first.base // UNIT_BYTES, self.removed_before)
+        return RemovedQueue(self.topic, self.queue_id, first.base // ENTRY_BYTES, self.removed_before)
 
     def drop_files(self) -> None:
         """Delete all files; the next entry gets the number `start_offset`."""
@@ -554,7 +554,7 @@ class ConsumeQueue:
         """
         at = 0
         for following in range(PAGE_BYTES, segment.size, PAGE_BYTES):
-            offset, size, _ = UNIT.unpack_from(segment.buffer, following)
+            offset, size, _ = ENTRY.unpack_from(segment.buffer, following)
             if offset < 0 or size <= 0 or offset >= physical_offset:
                 break
             if size != BLANK_SIZE:  # `_scan` has to find an entry that has a record
@@ -598,8 +598,8 @@ class ConsumeQueue:
         if not items:
             self.max_offset = self.min_offset = self.start_offset
             return
-        self.max_offset = self.segments.max_offset // UNIT_BYTES
-        self.min_offset = min(max(self.min_offset, items[0].base // UNIT_BYTES), self.max_offset)
+        self.max_offset = self.segments.max_offset // ENTRY_BYTES
+        self.min_offset = min(max(self.min_offset, items[0].base // ENTRY_BYTES), self.max_offset)
 
     def correct_min_offset(self, log_min_offset: int) -> None:
         """Move `min_offset` to the first entry whose record is still in the log (docs/protocol/store.md §8.4).
@@ -610,7 +610,7 @@ class ConsumeQueue:
         """
         self.publish_position()
         log_min_offset = max(log_min_offset, self.removed_before)
-        low = max(self.min_offset, self.segments.min_offset // UNIT_BYTES)
+        low = max(self.min_offset, self.segments.min_offset // ENTRY_BYTES)
         high = self.max_offset
         if low >= high:
             return
@@ -633,12 +633,12 @@ class ConsumeQueue:
 
     def _is_gone(self, number: int, log_min_offset: int) -> bool:
         """Whether an entry's record has expired. If the entry cannot be right, the next one that can be decides."""
-        segment = self.segments.find(number * UNIT_BYTES)
+        segment = self.segments.find(number * ENTRY_BYTES)
         if segment is None:
             return True
-        offset, size, _ = UNIT.unpack(segment.peek(number * UNIT_BYTES - segment.base, UNIT_BYTES))
+        offset, size, _ = ENTRY.unpack(segment.peek(number * ENTRY_BYTES - segment.base, ENTRY_BYTES))
         if size <= 0:
-            offset, size = self._next_sized(number * UNIT_BYTES)
+            offset, size = self._next_sized(number * ENTRY_BYTES)
         return size > 0 and (0 <= offset < log_min_offset or (size == BLANK_SIZE and not offset))
 
     def _next_sized(self, at: int) -> tuple[int, int]:
@@ -647,7 +647,7 @@ class ConsumeQueue:
             start = at - segment.base
             part = segment.buffer[start : min(start + PAGE_BYTES, segment.position)]
             if part.strip(b"\0"):
-                for offset, size, _ in UNIT.iter_unpack(part):
+                for offset, size, _ in ENTRY.iter_unpack(part):
                     if size > 0:
                         return offset, size
             at += len(part)
@@ -659,8 +659,8 @@ class ConsumeQueue:
         low, high = self.min_offset, self.max_offset
         while low < high:
             middle = (low + high) // 2
-            unit = self.unit(middle)
-            if unit is None or unit[0] < start:
+            entry = self.entry(middle)
+            if entry is None or entry[0] < start:
                 low = middle + 1
             else:
                 high = middle
@@ -671,8 +671,8 @@ class ConsumeQueue:
             if offset >= stop:
                 break
             if offset >= start:  # not so if a damaged entry has led the search astray
-                UNIT.pack_into(buffer, at, offset, BLANK_SIZE, 0)
-                segment = self.segments.find((low + count) * UNIT_BYTES)
+                ENTRY.pack_into(buffer, at, offset, BLANK_SIZE, 0)
+                segment = self.segments.find((low + count) * ENTRY_BYTES)
                 if segment is not None:
                     segment.changed_from(at)
                     self.flushed_until = -1
@@ -685,7 +685,7 @@ class ConsumeQueue:
         count = 0
         while len(self.segments.items) > 1:
             first = self.segments.items[0]
-            offset, size = self._next_sized(first.end - UNIT_BYTES)
+            offset, size = self._next_sized(first.end - ENTRY_BYTES)
             if size <= 0 or offset >= log_min_offset:
                 break
             self.segments.delete_first()
@@ -714,4 +714,4 @@ class ConsumeQueue:
 
 def _padded(content: bytes, size: int) -> bytes:
     """The beginning of a queue's file with at least one blank entry behind it, if it is not the whole file."""
-    return (content + bytes(UNIT_BYTES + -len(content) % UNIT_BYTES))[:size]
+    return (content + bytes(ENTRY_BYTES + -len(content) % ENTRY_BYTES))[:size]

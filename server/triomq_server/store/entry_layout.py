@@ -15,31 +15,31 @@ from triomq_server.compiled import USED as COMPILED
 if COMPILED:
     from triomq_server.compiled import recovery as compiled_recovery
 
-UNIT = struct.Struct(">qiq")
+ENTRY = struct.Struct(">qiq")
 """One entry: physical offset, size and tags code of a record."""
-UNIT_BYTES = UNIT.size
+ENTRY_BYTES = ENTRY.size
 PHYSICAL_OFFSET = struct.Struct(">q")
 """The first field of an entry."""
 BLANK_SIZE = 0x7FFFFFFF
 """The size field of entries without a record: in front of a queue that does not start at entry 0, with log offset 0;
 and those of damaged or missing records, with a log offset not less than that of the entry before."""
-BLANK_UNIT = UNIT.pack(0, BLANK_SIZE, 0)
+BLANK_ENTRY = ENTRY.pack(0, BLANK_SIZE, 0)
 """An entry in front of a queue that does not start at entry 0."""
-PAGE_BYTES = 204 * UNIT_BYTES
+PAGE_BYTES = 204 * ENTRY_BYTES
 """About a page of entries: what is read at once where a file may continue with a hole."""
 
-_UNITS_AT_ONCE = 1024
+_ENTRIES_AT_ONCE = 1024
 """Entries that one call packs: the struct of more would be large."""
 
 
 def packed_at_once(count: int) -> int:
     """How many of so many entries the next call packs: a power of two. Clients choose the size of batches, and structs
     for all sizes would take 50 MB."""
-    return 1 << (min(count, _UNITS_AT_ONCE).bit_length() - 1)
+    return 1 << (min(count, _ENTRIES_AT_ONCE).bit_length() - 1)
 
 
-@lru_cache(_UNITS_AT_ONCE.bit_length())
-def units_struct(count: int) -> struct.Struct:
+@lru_cache(_ENTRIES_AT_ONCE.bit_length())
+def entries_struct(count: int) -> struct.Struct:
     """The struct of `count` entries."""
     return struct.Struct(">" + "qiq" * count)
 
@@ -73,7 +73,7 @@ def pass_entries_one_by_one(
     at = start
     stop = min(stop, len(buffer))
     while at < stop:
-        for offset, size, _ in UNIT.iter_unpack(buffer[at : min(at + PAGE_BYTES, stop)]):
+        for offset, size, _ in ENTRY.iter_unpack(buffer[at : min(at + PAGE_BYTES, stop)]):
             if offset < 0 or size <= 0 or 0 <= limit <= offset:
                 return at, before, last, NOT_VALID
             if size != BLANK_SIZE:
@@ -81,7 +81,7 @@ def pass_entries_one_by_one(
                     return at, before, last, WRONG
                 before = offset + size
                 last = at
-            at += UNIT_BYTES
+            at += ENTRY_BYTES
     return at, before, last, 0
 
 

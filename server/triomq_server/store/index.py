@@ -23,7 +23,7 @@ if COMPILED:
 _log = logging.getLogger(__name__)
 
 HEADER = struct.Struct(">qqqqii")
-ENTRY = struct.Struct(">iqii")
+INDEX_ENTRY = struct.Struct(">iqii")
 SLOT = struct.Struct(">i")
 HASHED_KEY = struct.Struct("=qqq")
 """A key on its way to the index: its hash, and the log offset and store time of its message. Tuples, two for each
@@ -95,7 +95,8 @@ class IndexFile:
             begin = self.entries_at + _ENTRY_BYTES
             return self.begin_offset != self.end_offset or (exact and any(self.buffer[begin : begin + _ENTRY_BYTES]))
         (_, first, _, _), (_, last, last_seconds, _) = (
-            ENTRY.unpack_from(self.buffer, self.entries_at + number * _ENTRY_BYTES) for number in (1, self.count - 1)
+            INDEX_ENTRY.unpack_from(self.buffer, self.entries_at + number * _ENTRY_BYTES)
+            for number in (1, self.count - 1)
         )
         ends_right = self.end_offset == last if exact else first <= self.end_offset <= last
         # A clock that was set back may end a file before it began; its last entry then has no seconds either.
@@ -113,7 +114,7 @@ class IndexFile:
         They do not count before `publish`.
         """
         buffer, slots, at = self.buffer, self.slots, self.entries_at + self.count * _ENTRY_BYTES
-        read_slot, write_slot, write_entry = SLOT.unpack_from, SLOT.pack_into, ENTRY.pack_into
+        read_slot, write_slot, write_entry = SLOT.unpack_from, SLOT.pack_into, INDEX_ENTRY.pack_into
         first = number = self.count
         stop = min(self.capacity, number + len(entries) // HASHED_KEY.size - start)
         if number == 1 and stop > 1:
@@ -183,7 +184,9 @@ class IndexFile:
         limit = self.capacity
         number = published
         while number < limit:
-            key_hash, offset, _, previous = ENTRY.unpack_from(self.buffer, self.entries_at + number * _ENTRY_BYTES)
+            key_hash, offset, _, previous = INDEX_ENTRY.unpack_from(
+                self.buffer, self.entries_at + number * _ENTRY_BYTES
+            )
             if not (key_hash or offset or previous):
                 break  # never written, whatever slot 0, which an entry of zeros seems to have, leads to
             (head,) = SLOT.unpack_from(self.buffer, _HEADER_BYTES + key_hash % self.slots * 4)
@@ -197,7 +200,7 @@ class IndexFile:
     def _take_back(self, number: int) -> bool:
         """Remove the newest entry from its chain; true if the chain is empty now."""
         at = self.entries_at + number * _ENTRY_BYTES
-        key_hash, _, _, previous = ENTRY.unpack_from(self.buffer, at)
+        key_hash, _, _, previous = INDEX_ENTRY.unpack_from(self.buffer, at)
         slot_at = _HEADER_BYTES + key_hash % self.slots * 4
         if SLOT.unpack_from(self.buffer, slot_at)[0] == number:
             SLOT.pack_into(self.buffer, slot_at, previous)
@@ -208,7 +211,7 @@ class IndexFile:
         """Take back the entries of records at or behind `log_end`; returns how many. Yields after each slice."""
         removed = 0
         while self.count > 1:
-            _, offset, _, _ = ENTRY.unpack_from(self.buffer, self.entries_at + (self.count - 1) * _ENTRY_BYTES)
+            _, offset, _, _ = INDEX_ENTRY.unpack_from(self.buffer, self.entries_at + (self.count - 1) * _ENTRY_BYTES)
             if offset < log_end:
                 break
             self.count -= 1
@@ -230,7 +233,7 @@ class IndexFile:
         """How many entries at the end belong to the record at `end_offset`."""
         number = self.count
         while number > 1:
-            _, offset, _, _ = ENTRY.unpack_from(self.buffer, self.entries_at + (number - 1) * _ENTRY_BYTES)
+            _, offset, _, _ = INDEX_ENTRY.unpack_from(self.buffer, self.entries_at + (number - 1) * _ENTRY_BYTES)
             if offset != self.end_offset:
                 break
             number -= 1
@@ -249,7 +252,7 @@ class IndexFile:
         looked_at = 0
         (number,) = SLOT.unpack_from(self.buffer, _HEADER_BYTES + key_hash % self.slots * 4)
         while 0 < number < self.count and len(found) < most:
-            entry_hash, offset, seconds, previous = ENTRY.unpack_from(
+            entry_hash, offset, seconds, previous = INDEX_ENTRY.unpack_from(
                 self.buffer, self.entries_at + number * _ENTRY_BYTES
             )
             if seconds < 0:

@@ -689,18 +689,18 @@ class MessageStore:
         queue = self._table.get((topic, queue_id))
         return -1 if queue is None else lookup.store_time_at(self.commitlog, queue, offset)
 
-    def queue_unit(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
+    def queue_entry(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
         """Log offset, size and tags code that the consume queue holds at this queue offset; None if it has none."""
         queue = self._table.get((topic, queue_id))
-        return None if queue is None else queue.unit(offset)
+        return None if queue is None else queue.entry(offset)
 
     def check_entry(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether the entry at this queue offset points to its record, or is blank; if not, it is repaired soon."""
         queue = self._table.get((topic, queue_id))
-        unit = None if queue is None else queue.unit(offset)
-        if queue is None or unit is None or unit[1] == BLANK_SIZE or 0 <= unit[0] < self.commitlog.min_offset:
+        entry = None if queue is None else queue.entry(offset)
+        if queue is None or entry is None or entry[1] == BLANK_SIZE or 0 <= entry[0] < self.commitlog.min_offset:
             return True
-        if entry_fits(self.commitlog, queue, offset, unit[0], unit[1]):
+        if entry_fits(self.commitlog, queue, offset, entry[0], entry[1]):
             return True
         self.entry_repair.report(queue, offset)
         return False
@@ -708,8 +708,8 @@ class MessageStore:
     def record_offset_at(self, topic: str, queue_id: int, offset: int) -> int:
         """Log offset of the message at this queue offset, -1 if there is none."""
         queue = self._table.get((topic, queue_id))
-        unit = None if queue is None else queue.unit(offset)
-        return -1 if unit is None else unit[0]
+        entry = None if queue is None else queue.entry(offset)
+        return -1 if entry is None else entry[0]
 
     def earliest_time(self, topic: str | None = None, queue_id: int = 0) -> int:
         """Store time in ms of the queue's (or, without a topic, the log's) oldest message, -1 if there is none."""

@@ -10,13 +10,13 @@ import logging
 
 from triomq_protocol.record.layout import FIXED_BYTES
 from triomq_server.store.consume_queue import ConsumeQueue, SkippedRecord
-from triomq_server.store.entry_layout import BLANK_UNIT, UNIT_BYTES
+from triomq_server.store.entry_layout import BLANK_ENTRY, ENTRY_BYTES
 
 _log = logging.getLogger(__name__)
 
 _MOST_JUMPED = 1 << 20
 """Blanks that are written where a master has jumped ahead in its numbers."""
-_NUMBERS_MOST = (1 << 63) // UNIT_BYTES - 1
+_NUMBERS_MOST = (1 << 63) // ENTRY_BYTES - 1
 """The names of a queue's files are offsets of bytes, with 63 bits."""
 
 
@@ -110,9 +110,9 @@ def forget_skipped(queue: ConsumeQueue, log_offset: int) -> None:
 
 def _is_blank(queue: ConsumeQueue) -> bool:
     """Whether there are at most the blanks in front of a first entry: a cut of the log may have left no others."""
-    at = queue.max_offset * UNIT_BYTES - UNIT_BYTES
+    at = queue.max_offset * ENTRY_BYTES - ENTRY_BYTES
     segment = queue.segments.find(at)
-    return segment is None or segment.peek(at - segment.base, UNIT_BYTES) == BLANK_UNIT
+    return segment is None or segment.peek(at - segment.base, ENTRY_BYTES) == BLANK_ENTRY
 
 
 def _has_space_for(queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:

@@ -56,7 +56,7 @@ class QueueRemoval:
     async def remove_expired(self) -> int:
         """Remove queues whose records are all before the log's minimum."""
         return await self._remove(
-            lambda q: q.topic != SCHEDULE_TOPIC and -1 != q.last_unit_end() < self._commitlog.min_offset
+            lambda q: q.topic != SCHEDULE_TOPIC and -1 != q.last_entry_end() < self._commitlog.min_offset
         )
 
     def removed(self) -> list[tuple[str, int, int, int]]:
@@ -138,7 +138,7 @@ class QueueRemoval:
 
     def _remove_older(self, queue: ConsumeQueue, removed: RemovedQueue) -> None:
         """Remove a queue, or the part that it had when its removal was noted."""
-        if queue.last_unit_end() <= removed.log_offset:
+        if queue.last_entry_end() <= removed.log_offset:
             self._queues.destroy(queue)
             one = queue.skipped
             if one is not None and one.physical_offset >= removed.log_offset:  # the first one of the queue's next life

@@ -27,7 +27,7 @@ from triomq_server.broker.schedule import Schedule
 from triomq_server.config import NamesrvConfig
 from triomq_server.namesrv import serve_namesrv
 from triomq_server.replication.metadata import delay_offsets_request
-from triomq_server.store.entry_layout import UNIT
+from triomq_server.store.entry_layout import ENTRY
 
 NAMESRV = "127.0.0.1:9876"
 SLAVE_PORT = 10921
@@ -437,8 +437,8 @@ async def test_a_damaged_entry_is_built_again_and_its_message_delivered(
             await peer.put(**delayed(1, body))
             await trio.sleep(0.3)
         entries = broker.disk.files[ENTRIES_FILE].buffer
-        entries[UNIT.size + 3] ^= 1  # the log offset
-        entries[2 * UNIT.size + 11] ^= 1  # the size
+        entries[ENTRY.size + 3] ^= 1  # the log offset
+        entries[2 * ENTRY.size + 11] ^= 1  # the size
         await trio.sleep(2)
         assert await bodies(peer) == [b"0", b"1", b"2"]
         assert (await runtime(peer))["triomqEntriesRebuilt"] == "2"

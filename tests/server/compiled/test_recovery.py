@@ -15,7 +15,7 @@ from triomq_protocol.record.encode import write_blank
 from triomq_protocol.record.layout import field_offset
 from triomq_server.compiled import USED
 from triomq_server.store.commitlog import enters_queue
-from triomq_server.store.entry_layout import BLANK_SIZE, UNIT, UNIT_BYTES, pass_entries_one_by_one
+from triomq_server.store.entry_layout import BLANK_SIZE, ENTRY, ENTRY_BYTES, pass_entries_one_by_one
 from triomq_server.store.recovery.log_check import looks_torn
 
 pytestmark = pytest.mark.skipif(not USED, reason="no compiled modules in this installation")
@@ -143,16 +143,16 @@ def test_the_same_entries_are_valid(seed: int) -> None:
     data, offset = b"", 0
     for _ in range(chance.choice((0, 1, 50))):
         size = chance.choice((1, 91, 1000, BLANK_SIZE, (1 << 31) - 2))
-        data += UNIT.pack(0 if size == BLANK_SIZE else offset, size, chance.randrange(1 << 40))
+        data += ENTRY.pack(0 if size == BLANK_SIZE else offset, size, chance.randrange(1 << 40))
         offset += 0 if size == BLANK_SIZE else size
-    data += chance.choice((b"", bytes(20), UNIT.pack(-1, 5, 0), UNIT.pack(5, -1, 0), UNIT.pack(3, 7, 0)))
-    data += chance.choice((b"", UNIT.pack((1 << 63) - 1, (1 << 31) - 2, 0), UNIT.pack(1 << 62, 9, 0)))
+    data += chance.choice((b"", bytes(20), ENTRY.pack(-1, 5, 0), ENTRY.pack(5, -1, 0), ENTRY.pack(3, 7, 0)))
+    data += chance.choice((b"", ENTRY.pack((1 << 63) - 1, (1 << 31) - 2, 0), ENTRY.pack(1 << 62, 9, 0)))
     limit = chance.choice((-1, -1, 0, offset // 2, offset, 1 << 62))
     wanted = pass_entries_one_by_one(data, 0, len(data) + 100, limit, 0, 0)
     assert pass_entries(data, 0, len(data) + 100, limit, 0, 0) == wanted
 
     at = before = last = why = 0
-    while not why and at + UNIT_BYTES <= len(data):
+    while not why and at + ENTRY_BYTES <= len(data):
         at, before, last, why = pass_entries(data, at, at + chance.choice((20, 100)), limit, before, last)
     assert (at, before, last, why) == wanted
 

@@ -18,7 +18,7 @@ from triomq_server.compiled import USED
 from triomq_server.store.dispatch.dispatcher import property_of
 from triomq_server.store.dispatch.key_hashes import index_hashes
 from triomq_server.store.dispatch.replay import KEYS_MARK, TAGS_MARK, UNIQUE_KEY_MARK, Key, Replay
-from triomq_server.store.entry_layout import UNIT, UNIT_BYTES
+from triomq_server.store.entry_layout import ENTRY, ENTRY_BYTES
 from triomq_server.store.values import Arrival
 
 pytestmark = pytest.mark.skipif(not USED, reason="no compiled modules in this installation")
@@ -67,8 +67,8 @@ def random_log(chance: random.Random, oddities: float) -> tuple[bytes, dict[tupl
         if where not in numbers:
             numbers[where] = start = chance.choice((0, 0, 1 << 40))
             if not odd():
-                limit = UNIT_BYTES * chance.choice((2, 1000) if odd() else (1000,))
-                table[where] = Queue(bytearray(UNIT_BYTES * 1000), limit, start)
+                limit = ENTRY_BYTES * chance.choice((2, 1000) if odd() else (1000,))
+                table[where] = Queue(bytearray(ENTRY_BYTES * 1000), limit, start)
         text = chance.choice(ODD if odd() else PLAIN).format(f"{number:032X}")
         record = encode_record(
             topic.encode(),
@@ -151,8 +151,8 @@ def dispatched(
     ):
         return False
     code = tags_code(property_of(text, TAGS_MARK))
-    UNIT.pack_into(queue.buffer, queue.position, record.offset, record.size, code)
-    queue.position += UNIT_BYTES
+    ENTRY.pack_into(queue.buffer, queue.position, record.offset, record.size, code)
+    queue.position += ENTRY_BYTES
     queue.max_offset += 1
     queue.max_physical_offset = record.offset + record.size
     found = [property_of(text, UNIQUE_KEY_MARK) or "", *(property_of(text, KEYS_MARK) or "").split(" ")]
@@ -190,4 +190,4 @@ def test_without_index_or_arrivals() -> None:
     log, table = random_log(random.Random(4), 0.0)
     behind, _ = replay.run(log, BASE, 0, len(log), len(log), table, SCHEDULE_TOPIC, None, None, None, Arrival)  # type: ignore[arg-type]
     assert behind > 0
-    assert sum(queue.position for queue in table.values()) >= UNIT_BYTES
+    assert sum(queue.position for queue in table.values()) >= ENTRY_BYTES

@@ -38,8 +38,8 @@ async def check_all_is_copied(both) -> None:
     for queue_id in range(3):
         first, end = both.master.queue_bounds("T", queue_id)
         for number in range(first, end):
-            entry = both.master.queue_unit("T", queue_id, number)
-            assert entry[0] < begin or entry == both.slave.queue_unit("T", queue_id, number)
+            entry = both.master.queue_entry("T", queue_id, number)
+            assert entry[0] < begin or entry == both.slave.queue_entry("T", queue_id, number)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.1, 0.33, 0.5, 0.77, 0.999, 1.0])
@@ -98,7 +98,7 @@ async def test_divergence_is_found_where_two_logs_part(store_pair, common: int, 
         assert not found.relation.may_follow
         for queue_id in range(3):
             high = both.slave.queue_bounds("T", queue_id)[1]
-            shared = sum(both.slave.queue_unit("T", queue_id, at)[0] < parted for at in range(high))
+            shared = sum(both.slave.queue_entry("T", queue_id, at)[0] < parted for at in range(high))
             assert first_own_offset(both.slave, found, "T", queue_id) == shared
             if shared < high:
                 read = both.slave.read("T", queue_id, 0, 32, None)

@@ -154,21 +154,21 @@ async def test_schedule_entries_carry_the_time_of_delivery(
     )
     async with open_store(make_config(ROOT), disk=memory_disk, clock=clock) as store:
         store.append(record)
-    unit = struct.unpack_from(">qiq", memory_disk.read(f"{ROOT}/consumequeue/SCHEDULE_TOPIC_XXXX/4/{0:020d}"))
-    assert unit[2] == clock.now + delay_ms
+    entry = struct.unpack_from(">qiq", memory_disk.read(f"{ROOT}/consumequeue/SCHEDULE_TOPIC_XXXX/4/{0:020d}"))
+    assert entry[2] == clock.now + delay_ms
     # Dispatch from the log alone comes to the same.
     memory_disk.remove_tree(f"{ROOT}/consumequeue")
     async with open_store(make_config(ROOT), disk=memory_disk, clock=clock):
         pass
-    assert struct.unpack_from(">qiq", memory_disk.read(f"{ROOT}/consumequeue/SCHEDULE_TOPIC_XXXX/4/{0:020d}")) == unit
+    assert struct.unpack_from(">qiq", memory_disk.read(f"{ROOT}/consumequeue/SCHEDULE_TOPIC_XXXX/4/{0:020d}")) == entry
 
 
 async def test_tags_code(memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord) -> None:
     async with open_store(make_config(ROOT), disk=memory_disk) as store:
         for n, tags in enumerate(["TagA", None, "polygenelubricants"]):
             store.append(make_record(n, tags=tags))
-    units = struct.unpack_from(">" + "qiq" * 3, memory_disk.read(f"{ROOT}/consumequeue/T/0/{0:020d}"))
-    assert units[2::3] == (2598919, 0, -(1 << 31)) == (java_hash("TagA"), 0, java_hash("polygenelubricants"))
+    entries = struct.unpack_from(">" + "qiq" * 3, memory_disk.read(f"{ROOT}/consumequeue/T/0/{0:020d}"))
+    assert entries[2::3] == (2598919, 0, -(1 << 31)) == (java_hash("TagA"), 0, java_hash("polygenelubricants"))
 
 
 def batch_of(*elements: tuple[bytes, bytes, int], **more: Any) -> NewBatch:
@@ -208,7 +208,7 @@ async def test_batch(memory_disk: MemoryDisk, clock: Any, make_config: MakeConfi
 
 
 async def test_batches_of_all_sizes_share_a_few_structs(memory_disk: MemoryDisk, make_config: MakeConfig) -> None:
-    consume_queue.units_struct.cache_clear()
+    consume_queue.entries_struct.cache_clear()
     places = []
     async with open_store(make_config(ROOT, mapped_file_size_consume_queue=20 * 300), disk=memory_disk) as store:
         for size in range(1, 100):
@@ -216,7 +216,7 @@ async def test_batches_of_all_sizes_share_a_few_structs(memory_disk: MemoryDisk,
             places += result.physical_offsets
         assert store.queue_bounds("T", 0) == (0, len(places))
         assert [store.record_offset_at("T", 0, number) for number in range(len(places))] == places
-    assert consume_queue.units_struct.cache_info().currsize <= 7  # of 1, 2, 4 ... 64 entries
+    assert consume_queue.entries_struct.cache_info().currsize <= 7  # of 1, 2, 4 ... 64 entries
 
 
 def large_batch(store: Any, batch: NewBatch, between: Callable[[int], None]) -> AppendResult:
@@ -249,9 +249,9 @@ async def test_a_large_batch_is_stored_as_a_small_one(
             store.append(make_record(99, queue_id=0, topic="T"))
             store.notify_arrivals()
             records = [bytes(store.record_at(offset)) for offset in result.message_ids]
-            units = [store.queue_unit("T", 0, n) for n in range(30, 4031)]
+            entries = [store.queue_entry("T", 0, n) for n in range(30, 4031)]
             asked = [to_the_end(store.query("T", key, 10, 0, FOREVER)).records for key in ("u0", "b3999", "a77")]
-            found.append((result, records, units, [[bytes(r) for r in one] for one in asked]))
+            found.append((result, records, entries, [[bytes(r) for r in one] for one in asked]))
     assert found[0] == found[1]
     assert [len(one) for one in found[0][3]] == [1, 1, 1]
 
@@ -268,10 +268,10 @@ async def test_other_appends_do_not_split_a_large_batch(
         store.append(make_record(0, topic="T", queue_id=0))
         assert others == list(range(len(others)))
         assert result.queue_offset == len(others) > 3
-        places = [store.queue_unit("T", 0, result.queue_offset + n)[0] for n in range(5000)]
+        places = [store.queue_entry("T", 0, result.queue_offset + n)[0] for n in range(5000)]
         assert tuple(places) == result.message_ids
         assert [RecordView(store.record_at(place)).body for place in places] == [b"%d" % n for n in range(5000)]
-        times = [RecordView(store.record_at(store.queue_unit("T", 0, n)[0])).store_timestamp for n in range(5001)]
+        times = [RecordView(store.record_at(store.queue_entry("T", 0, n)[0])).store_timestamp for n in range(5001)]
         assert times == sorted(times)
 
 

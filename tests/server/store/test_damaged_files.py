@@ -20,7 +20,7 @@ from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store
 from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.store.dispatch import dispatcher
 from triomq_server.store.dispatch.dispatcher import Dispatcher
-from triomq_server.store.entry_layout import BLANK_SIZE, UNIT
+from triomq_server.store.entry_layout import BLANK_SIZE, ENTRY
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import Segments, StoreDamaged
 from triomq_server.store.flush import flusher
@@ -236,8 +236,8 @@ async def test_damage_of_the_log_does_not_end_what_is_built_again(
         disk.write("/store/triomq/reindexFrom", b"0")
     async with open_store(config, disk=disk) as store:
         assert store.queue_bounds("T", 0) == (0, 38)
-        units = [store.queue_unit("T", 0, n) or (0, 0, 0) for n in range(38)]
-        assert [n for n in range(38) if units[n][1] == BLANK_SIZE] == ([5] if what == "queue" else [])
+        entries = [store.queue_entry("T", 0, n) or (0, 0, 0) for n in range(38)]
+        assert [n for n in range(38) if entries[n][1] == BLANK_SIZE] == ([5] if what == "queue" else [])
         found = [bool(to_the_end(store.query("T", f"{n:032X}", 10, 0, FOREVER)).records) for n in range(RECORDS)]
         assert [n for n, is_found in enumerate(found) if not is_found] == [10]
         assert store.append(make_record(RECORDS)).queue_offset == 38
@@ -331,12 +331,12 @@ def damage_idle_queue(disk: MemoryDisk, what: str) -> None:
     if what == "an entry":
         disk.open(files[1]).buffer[60:80] = bytes(20)
     elif what == "last entry":
-        disk.open(files[3]).buffer[140:160] = UNIT.pack(1 << 20, 200, 0)
+        disk.open(files[3]).buffer[140:160] = ENTRY.pack(1 << 20, 200, 0)
     elif what.startswith("two entries"):
         # The first one stays what an entry may be: it points behind the log's end, or to a record that ends there.
         offset, size = (1 << 50, 200) if what.endswith("offset") else (400, 1 << 30)
         buffer = disk.open(files[1]).buffer
-        buffer[:40] = UNIT.pack(offset, size, 0) + bytes(20)
+        buffer[:40] = ENTRY.pack(offset, size, 0) + bytes(20)
     elif what == "a wrong length":
         content = disk.open(files[1]).buffer[:]
         disk.remove(files[1])
@@ -395,10 +395,10 @@ async def test_an_empty_copy_of_a_damaged_part_tells_nothing_of_its_file(
     disk.write("/store/abort", b"")
     async with open_store(config, disk=disk, clock=clock) as store:
         low, high = store.queue_bounds("T", 0)
-        units = [store.queue_unit("T", 0, number) for number in range(low, high)]
+        entries = [store.queue_entry("T", 0, number) for number in range(low, high)]
         low, high = store.queue_bounds("T", 1)
-        units += [store.queue_unit("T", 1, number) for number in range(low, high)]
-    assert sum(1 for unit in units if unit is not None and unit[1] != BLANK_SIZE) == 199
+        entries += [store.queue_entry("T", 1, number) for number in range(low, high)]
+    assert sum(1 for entry in entries if entry is not None and entry[1] != BLANK_SIZE) == 199
     assert "no log file" not in caplog.text
 
 
@@ -464,7 +464,7 @@ async def test_a_queue_without_its_last_records_keeps_its_end_when_it_is_built_a
     config = make_config("/store", mapped_file_size_commit_log=8192)
     disk = await with_idle_queue(config, make_record, clock)
     queue = b"".join(disk.read(path) for path in sorted(disk.files) if "/consumequeue/T/0/" in path)
-    for offset, _, _ in list(UNIT.iter_unpack(queue))[IDLE - 4 : IDLE]:
+    for offset, _, _ in list(ENTRY.iter_unpack(queue))[IDLE - 4 : IDLE]:
         lose_record(disk, offset)
     disk.write("/store/abort", b"")
     disk.remove("/store/checkpoint")
@@ -474,8 +474,8 @@ async def test_a_queue_without_its_last_records_keeps_its_end_when_it_is_built_a
     damage_idle_queue(disk, what)
     async with open_store(config, disk=disk, clock=clock) as store:
         assert store.queue_bounds("T", 0) == (0, IDLE)
-        units = [store.queue_unit("T", 0, n) or (0, 0, 0) for n in range(IDLE)]
-        assert [n for n in range(IDLE) if units[n][1] == BLANK_SIZE] == [*range(IDLE - 4, IDLE)]
+        entries = [store.queue_entry("T", 0, n) or (0, 0, 0) for n in range(IDLE)]
+        assert [n for n in range(IDLE) if entries[n][1] == BLANK_SIZE] == [*range(IDLE - 4, IDLE)]
         assert store.append(make_record(200)).queue_offset == IDLE
     async with open_store(config, disk=disk, clock=clock) as store:
         assert store.queue_bounds("T", 0) == (0, IDLE + 1)
@@ -504,7 +504,7 @@ async def test_a_lost_directory_of_idle_queues_is_built_again(
 
 @pytest.mark.parametrize(
     ("number", "entries"),
-    [(1, UNIT.pack(0, BLANK_SIZE & ~0xFF, 0) + bytes(20)), (2, UNIT.pack(1 << 20, 200, 0))],
+    [(1, ENTRY.pack(0, BLANK_SIZE & ~0xFF, 0) + bytes(20)), (2, ENTRY.pack(1 << 20, 200, 0))],
     ids=["blank", "behind the log's end"],
 )
 async def test_a_damaged_entry_of_a_queue_that_was_removed_hides_no_message(
@@ -524,9 +524,9 @@ async def test_a_damaged_entry_of_a_queue_that_was_removed_hides_no_message(
     disk.remove(f"/store/commitlog/{0:020d}")
     disk.open(f"/store/consumequeue/T/0/{0:020d}").buffer[20 * number : 60] = entries
     async with open_store(config, disk=disk, clock=clock) as store:
-        unit = store.queue_unit("T", 0, 2)
-        assert unit is not None
-        assert unit[0] == kept.physical_offset
+        entry = store.queue_entry("T", 0, 2)
+        assert entry is not None
+        assert entry[0] == kept.physical_offset
         assert store.append(make_record(3)).queue_offset == 3
     assert "had been closed cleanly, and its queues know" not in caplog.text
 
@@ -673,8 +673,8 @@ async def test_a_loss_of_power_while_a_long_queue_is_built_again_loses_nothing(
     for left in lost:
         async with open_store(config, disk=left, clock=clock) as store:
             assert store.queue_bounds("T", 1) == (0, 200 - IDLE)
-            units = [store.queue_unit("T", 1, n) for n in range(200 - IDLE)]
-            assert all(unit is not None and 0 < unit[1] < BLANK_SIZE for unit in units)
+            entries = [store.queue_entry("T", 1, n) for n in range(200 - IDLE)]
+            assert all(entry is not None and 0 < entry[1] < BLANK_SIZE for entry in entries)
 
 
 @pytest.mark.parametrize("how", ["cut", "power failure"])
@@ -859,16 +859,16 @@ async def test_a_wrong_end_of_a_queue_is_found_at_the_start(
 ) -> None:
     """Of the queue whose last record is not the log's last one: its end does not show where the log ends."""
     file = file_of(closed, f"consumequeue/T/1/{600:020d}")
-    written, end = file.read_bytes(), 7 * UNIT.size
+    written, end = file.read_bytes(), 7 * ENTRY.size
     assert not any(written[end:])
-    entries = [written[at : at + UNIT.size] for at in range(0, end, UNIT.size)]
-    offset, size, tags_code = UNIT.unpack(entries[-1])
+    entries = [written[at : at + ENTRY.size] for at in range(0, end, ENTRY.size)]
+    offset, size, tags_code = ENTRY.unpack(entries[-1])
     if wrong == "an entry lacks":
         del entries[2]
     elif wrong == "an entry is there twice":
         entries.insert(2, entries[2])
     else:
-        entries[-1] = UNIT.pack(offset - ("offset" in wrong), size + ("size" in wrong), tags_code)
+        entries[-1] = ENTRY.pack(offset - ("offset" in wrong), size + ("size" in wrong), tags_code)
     file.write_bytes(b"".join(entries).ljust(len(written), b"\0"))
     async with open_store(closed) as store:
         assert store.queue_bounds("T", 1) == (0, 37)
@@ -952,7 +952,7 @@ async def test_a_queue_that_seemed_to_have_no_records_does_not_lose_its_first_fi
     disk.remove(first)
     async with open_store(config, disk=disk, clock=clock) as store:
         assert store.queue_bounds("T", 0) == (0, IDLE)
-        assert store.queue_unit("T", 0, 0) is not None
+        assert store.queue_entry("T", 0, 0) is not None
 
 
 def index_file(config: StoreConfig, number: int) -> Path:

@@ -15,7 +15,7 @@ from triomq_protocol.record.batch import encode_batch_element
 from triomq_server.config import StoreConfig
 from triomq_server.store import AppendStatus, NewBatch, NewRecord, open_store
 from triomq_server.store.consume_queue import ConsumeQueue
-from triomq_server.store.entry_layout import UNIT_BYTES
+from triomq_server.store.entry_layout import ENTRY_BYTES
 from triomq_server.store.files.segments import Segments
 from triomq_server.store.placement import put_entry
 from triomq_server.wire import to_the_end
@@ -234,12 +234,12 @@ async def test_a_start_that_cannot_note_what_a_later_one_has_to_do_names_no_dama
 def test_a_record_behind_a_gap_gets_its_entry_when_there_is_space_again() -> None:
     """The disk takes only a part of the blanks for the gap."""
     disk = MemoryDisk(capacity_bytes=4 * 4096)
-    queue = ConsumeQueue("T", 0, Segments(disk, f"{ROOT}/consumequeue/T/0", 30_000 * UNIT_BYTES))
+    queue = ConsumeQueue("T", 0, Segments(disk, f"{ROOT}/consumequeue/T/0", 30_000 * ENTRY_BYTES))
     put_entry(queue, 0, 100, 0, 0, fill=True)
     for _ in range(2):
         with pytest.raises(OSError, match="no space"):
             put_entry(queue, 10**6, 100, 0, 8000, fill=True)
     disk.capacity_bytes *= 100
     assert put_entry(queue, 10**6, 100, 0, 8000, fill=True)
-    assert queue.unit(8000) == (10**6, 100, 0)
+    assert queue.entry(8000) == (10**6, 100, 0)
     assert queue.max_physical_offset == 10**6 + 100

@@ -98,8 +98,8 @@ async def read_again(config: StoreConfig, clock: Any, log: bytes) -> list[tuple[
             assert store.dispatched_offset == len(log)
             for topic, queue_id in store.queues():
                 low, high = store.queue_bounds(topic, queue_id)
-                unit = store.queue_unit(topic, queue_id, low)
-                found.append((topic, low, high, 0 if unit is None else unit[2]))
+                entry = store.queue_entry(topic, queue_id, low)
+                found.append((topic, low, high, 0 if entry is None else entry[2]))
             disk = disk.after_kill()
     return found
 

@@ -13,11 +13,11 @@ from memory_disk import MemoryDisk
 from triomq_server.disk import Disk, RealDisk
 from triomq_server.disk.config_files import ConfigFile
 from triomq_server.store.consume_queue import ConsumeQueue
-from triomq_server.store.entry_layout import BLANK_SIZE, UNIT, UNIT_BYTES
+from triomq_server.store.entry_layout import BLANK_SIZE, ENTRY, ENTRY_BYTES
 from triomq_server.store.queue_table import ConsumeQueues
 from triomq_server.store.removed_queues import RemovedQueues
 
-FILE_BYTES = 8000 * UNIT_BYTES
+FILE_BYTES = 8000 * ENTRY_BYTES
 ROOT = "consumequeue"
 
 
@@ -32,19 +32,19 @@ class OneByOne(RealDisk):
 
 def content(chance: random.Random) -> bytes:
     """Entries, mostly sound ones; sometimes up to the end of the file, or more than are read at once."""
-    count = chance.choice((0, 1, 2, 30, 300, 6600, FILE_BYTES // UNIT_BYTES))
+    count = chance.choice((0, 1, 2, 30, 300, 6600, FILE_BYTES // ENTRY_BYTES))
     entries, offset = bytearray(), chance.choice((0, 1 << 40))
     for _ in range(count):
         size = chance.choice((100, 256, 1 << 16))
-        entries += UNIT.pack(offset, size, chance.choice((0, 0, 1 << 56, -1)))
+        entries += ENTRY.pack(offset, size, chance.choice((0, 0, 1 << 56, -1)))
         offset += size
     for _ in range(chance.choice((0, 0, 0, 1, 2))):
-        at = chance.randrange(FILE_BYTES // UNIT_BYTES) * UNIT_BYTES if chance.random() < 0.3 else 0
+        at = chance.randrange(FILE_BYTES // ENTRY_BYTES) * ENTRY_BYTES if chance.random() < 0.3 else 0
         damage = chance.choice(
-            (bytes(UNIT_BYTES), UNIT.pack(0, BLANK_SIZE, 0), UNIT.pack(-1, 5, 0), chance.randbytes(7))
+            (bytes(ENTRY_BYTES), ENTRY.pack(0, BLANK_SIZE, 0), ENTRY.pack(-1, 5, 0), chance.randbytes(7))
         )
         if not at and count:
-            at = chance.randrange(count) * UNIT_BYTES
+            at = chance.randrange(count) * ENTRY_BYTES
         entries += bytes(max(0, at + len(damage) - len(entries)))
         entries[at : at + len(damage)] = damage
     return bytes(entries[:FILE_BYTES])
@@ -65,10 +65,12 @@ def state(disk: Disk, root: str, *, unsafe_from: int | None) -> Any:
 
 def described(queue: ConsumeQueue) -> Any:
     segments = [(s.base, s.position, s.flushed, s.reserved) for s in queue.segments.items]
-    peeked = [s.peek(0, UNIT_BYTES) + s.peek(max(s.position - UNIT_BYTES, 0), UNIT_BYTES) for s in queue.segments.items]
+    peeked = [
+        s.peek(0, ENTRY_BYTES) + s.peek(max(s.position - ENTRY_BYTES, 0), ENTRY_BYTES) for s in queue.segments.items
+    ]
     return (
         queue.min_offset, queue.max_offset, queue.max_physical_offset, queue.damaged, queue.known_end, queue.position,
-        queue.last_unit(), segments, peeked,
+        queue.last_entry(), segments, peeked,
     )  # fmt: skip
 
 
@@ -101,7 +103,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 def test_a_plain_queue_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = MemoryDisk()
     file = disk.create(f"store/{ROOT}/topic/0/{0:020}", FILE_BYTES, 4096)
-    UNIT.pack_into(file.buffer, 0, 77, 100, 5)
+    ENTRY.pack_into(file.buffer, 0, 77, 100, 5)
     asked: list[str] = []
     for name in ("content", "read_part", "open"):
         whole = getattr(disk, name)
@@ -112,6 +114,6 @@ def test_a_plain_queue_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
         monkeypatch.setattr(disk, name, noted)
     found = state(disk, "store", unsafe_from=None)["topic", 0]
-    assert found[:7] == (0, 1, 177, False, 0, UNIT_BYTES, (77, 100, 5))
+    assert found[:7] == (0, 1, 177, False, 0, ENTRY_BYTES, (77, 100, 5))
     assert asked.count("content") == 1
     assert "read_part" not in asked

@@ -646,7 +646,7 @@ async def test_odd_records_between_ordinary_ones(
         for topic, queue_id in master.queues():
             assert slave.queue_bounds(topic, queue_id) == master.queue_bounds(topic, queue_id)
             for n in range(master.queue_bounds(topic, queue_id)[1]):
-                assert slave.queue_unit(topic, queue_id, n) == master.queue_unit(topic, queue_id, n)
+                assert slave.queue_entry(topic, queue_id, n) == master.queue_entry(topic, queue_id, n)
         for key in ("a", "b", "c", "u"):
             assert [*map(bytes, to_the_end(slave.query("T", key, 64, 0, FOREVER)).records)] == [
                 *map(bytes, to_the_end(master.query("T", key, 64, 0, FOREVER)).records)
@@ -695,7 +695,7 @@ async def test_records_that_look_alike(
             bounds = master.queue_bounds(topic, queue_id)
             assert slave.queue_bounds(topic, queue_id) == bounds
             for n in range(bounds[1]):
-                assert slave.queue_unit(topic, queue_id, n) == master.queue_unit(topic, queue_id, n)
+                assert slave.queue_entry(topic, queue_id, n) == master.queue_entry(topic, queue_id, n)
         for key in queried:
             for topic in ("T", "U"):
                 found, wanted = (

@@ -154,7 +154,7 @@ async def test_files_are_deleted_at_their_hour_with_their_queue_and_index_files(
             low, high = store.queue_bounds("T", queue_id)
             assert high == 30
             assert store.record_offset_at("T", queue_id, low) >= start
-            assert low == 0 or store.consume_queues.get("T", queue_id).unit(low - 1) is None
+            assert low == 0 or store.consume_queues.get("T", queue_id).entry(low - 1) is None
             assert store.read("T", queue_id, low, 1, None).status is ReadStatus.FOUND
             first = int(memory_disk.list(f"{ROOT}/consumequeue/T/{queue_id}")[0])
             assert first == low // 10 * 200

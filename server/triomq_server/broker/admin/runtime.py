@@ -247,10 +247,10 @@ def view_consume_queue(broker: Broker, _link: Link, command: Command) -> Generat
         offline = f"{header.consumer_group}@{topic} is not online!"
         body.filter_data = offline if body.subscription_data is None else "null"
     for index in range(header.index, min(header.index + min(header.count, ENTRIES_LIMIT), high)):
-        unit = broker.store.queue_unit(topic, queue_id, index)
-        if unit is None:
+        found = broker.store.queue_entry(topic, queue_id, index)
+        if found is None:
             break
-        physical_offset, size_bytes, tags_code = unit
+        physical_offset, size_bytes, tags_code = found
         entry = ConsumeQueueEntry(physic_offset=physical_offset, physic_size=size_bytes, tags_code=tags_code)
         entries.append(entry)
         if not len(entries) % ENTRIES_PER_SLICE:

@@ -156,8 +156,8 @@ class OpenTransactions:
 
     def record(self, topic: str, offset: int) -> RecordView | None:
         """The record at an offset of queue 0 of one of the broker's own topics; None if it cannot be read."""
-        unit = self._store.queue_unit(topic, HALF_QUEUE, offset)
-        data = None if unit is None else self._store.record_at(unit[0], unit[1])
+        entry = self._store.queue_entry(topic, HALF_QUEUE, offset)
+        data = None if entry is None else self._store.record_at(entry[0], entry[1])
         try:
             return None if data is None else RecordView(data)
         except BodyError as error:

@@ -22,7 +22,7 @@ from triomq_protocol.record.layout import (
     TRANSACTION_MASK,
 )
 from triomq_server.store.consume_queue import ConsumeQueue
-from triomq_server.store.entry_layout import UNIT, UNIT_BYTES
+from triomq_server.store.entry_layout import ENTRY, ENTRY_BYTES
 from triomq_server.store.values import Arrival
 
 _NOT_ORDINARY = TRANSACTION_MASK | ANY_HOST_V6
@@ -105,7 +105,7 @@ class Replay:
         """
         unpack, head_bytes, magic_wanted = DISPATCHED_V4.unpack_from, DISPATCHED_V4.size, MESSAGE_MAGIC
         not_ordinary, least_tail_bytes = _NOT_ORDINARY, TAIL_LENGTHS_BYTES
-        table, index, pack_unit = self._table, self._index, UNIT.pack_into
+        table, index, pack_entry = self._table, self._index, ENTRY.pack_into
         timestamp, shape = 0, self._shape
         queue, last_queue_id, last_topic = None, -1, ""
         last = min(until, end - head_bytes)
@@ -157,8 +157,8 @@ class Replay:
                         keys.pop()
                 break
 
-            pack_unit(queue.buffer, queue.position, offset, size, code)
-            queue.position += UNIT_BYTES
+            pack_entry(queue.buffer, queue.position, offset, size, code)
+            queue.position += ENTRY_BYTES
             queue.max_offset = queue_offset + 1
             queue.max_physical_offset = offset + size
             if arrivals is not None and (watched is None or (topic, queue_id) in watched):

@@ -12,7 +12,7 @@ from triomq_protocol.record.check import claimed_size, store_timestamp_of
 from triomq_protocol.record.layout import PLACE
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import ConsumeQueue
-from triomq_server.store.entry_layout import BLANK_SIZE, UNIT, UNIT_BYTES
+from triomq_server.store.entry_layout import BLANK_SIZE, ENTRY, ENTRY_BYTES
 from triomq_server.store.files.segments import Segment
 from triomq_server.store.index import Index
 from triomq_server.store.values import QueryResult
@@ -22,7 +22,7 @@ _QUERY_ROUNDS = 3
 _QUERY_BYTES = 15 << 20
 """Of records in one result: a frame of 16 MiB is the longest that clients read."""
 
-_SCANNED_BYTES = 1024 * UNIT_BYTES
+_SCANNED_BYTES = 1024 * ENTRY_BYTES
 _SIZE_AT = 8
 _BLANK_BYTE = b"\x7f"
 """The first byte of a blank's size. No record is that large."""
@@ -37,8 +37,8 @@ def record_at(log: CommitLog, physical_offset: int, size_bytes: int | None = Non
 
 def store_time_at(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -> int:
     """Store time of the message at a queue offset, -1 if it has expired or never existed."""
-    unit = queue.unit(queue_offset)
-    return -1 if unit is None else _time_of(log, unit[0], unit[1])
+    entry = queue.entry(queue_offset)
+    return -1 if entry is None else _time_of(log, entry[0], entry[1])
 
 
 def _time_of(log: CommitLog, physical_offset: int, size: int) -> int:
@@ -52,13 +52,13 @@ def _next_readable(log: CommitLog, segment: Segment, at: int, end: int) -> tuple
         # A queue whose records were in a lost file of the log has millions of blanks in a row: those in front of a piece are
         # passed over together.
         part = segment.buffer[at : min(at + _SCANNED_BYTES, end)]
-        sizes = part[_SIZE_AT::UNIT_BYTES]
-        blank_bytes = (len(sizes) - len(sizes.lstrip(_BLANK_BYTE))) * UNIT_BYTES
+        sizes = part[_SIZE_AT::ENTRY_BYTES]
+        blank_bytes = (len(sizes) - len(sizes.lstrip(_BLANK_BYTE))) * ENTRY_BYTES
         at += blank_bytes
-        for physical_offset, size, _ in UNIT.iter_unpack(part[blank_bytes:]):
+        for physical_offset, size, _ in ENTRY.iter_unpack(part[blank_bytes:]):
             if size != BLANK_SIZE and (stored := _time_of(log, physical_offset, size)) >= 0:
                 return at, stored
-            at += UNIT_BYTES
+            at += ENTRY_BYTES
     return None
 
 
@@ -66,8 +66,8 @@ def _newest_time(log: CommitLog, segment: Segment) -> int:
     """Store time of the last entry of a queue's file whose record can be read; -1 if there is none."""
     for end in range(segment.position, 0, -_SCANNED_BYTES):
         part = segment.buffer[max(0, end - _SCANNED_BYTES) : end]
-        not_blank = len(part[_SIZE_AT::UNIT_BYTES].rstrip(_BLANK_BYTE))
-        for physical_offset, size, _ in reversed(list(UNIT.iter_unpack(part[: not_blank * UNIT_BYTES]))):
+        not_blank = len(part[_SIZE_AT::ENTRY_BYTES].rstrip(_BLANK_BYTE))
+        for physical_offset, size, _ in reversed(list(ENTRY.iter_unpack(part[: not_blank * ENTRY_BYTES]))):
             if size != BLANK_SIZE and (stored := _time_of(log, physical_offset, size)) >= 0:
                 return stored
             if physical_offset < log.min_offset:
@@ -99,22 +99,22 @@ def offset_by_time(
     segment = _file_by_time(log, queue, timestamp_ms, modified_ms)
     if segment is None:
         return 0
-    first = segment.base // UNIT_BYTES
+    first = segment.base // ENTRY_BYTES
     low = max(queue.min_offset, first)
-    high = first + segment.position // UNIT_BYTES - 1
+    high = first + segment.position // ENTRY_BYTES - 1
     earlier = later = None  # (queue offset, time) nearest to the wanted time so far
     while low <= high:
         middle = (low + high) // 2
-        at = (middle - first) * UNIT_BYTES
-        physical_offset, _, _ = UNIT.unpack_from(segment.buffer, at)
+        at = (middle - first) * ENTRY_BYTES
+        physical_offset, _, _ = ENTRY.unpack_from(segment.buffer, at)
         if physical_offset < log.min_offset:
             low = middle + 1
             continue
-        found = _next_readable(log, segment, at, (high + 1 - first) * UNIT_BYTES)
+        found = _next_readable(log, segment, at, (high + 1 - first) * ENTRY_BYTES)
         if found is None:
             high = middle - 1
             continue
-        number, stored = first + found[0] // UNIT_BYTES, found[1]
+        number, stored = first + found[0] // ENTRY_BYTES, found[1]
         if stored == timestamp_ms:
             return number
         if stored > timestamp_ms:

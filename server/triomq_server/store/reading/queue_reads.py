@@ -16,7 +16,7 @@ from triomq_server.config import StoreConfig
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.store.entry_checks import entries_fit, entry_fits, run_fits
-from triomq_server.store.entry_layout import BLANK_SIZE, PHYSICAL_OFFSET, UNIT, UNIT_BYTES, places_struct
+from triomq_server.store.entry_layout import BLANK_SIZE, ENTRY, ENTRY_BYTES, PHYSICAL_OFFSET, places_struct
 from triomq_server.store.values import ReadResult, ReadStatus, TagMatcher
 
 if COMPILED:
@@ -67,8 +67,8 @@ def read_queue(
         return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, high if correct else offset, low, high, [])
     place = queue.locate(offset)
     if place is None:
-        units = queue.segments.size // UNIT_BYTES
-        following = offset + units - offset % units
+        per_file = queue.segments.size // ENTRY_BYTES
+        following = offset + per_file - offset % per_file
         return ReadResult(ReadStatus.OFFSET_FOUND_NULL, following if correct else offset, low, high, [])
     if matcher is None:
         result = _read_run(config, log, queue, place, offset, max_messages, (low, high))
@@ -103,7 +103,7 @@ def _read_run(
     # The entry behind the answer is read too, as in RocketMQ: it decides `suggest_slave`.
     read_count = min(count + 1, available)
     if COMPILED:
-        (last,) = PHYSICAL_OFFSET.unpack_from(buffer, at + (read_count - 1) * UNIT_BYTES)
+        (last,) = PHYSICAL_OFFSET.unpack_from(buffer, at + (read_count - 1) * ENTRY_BYTES)
         segment = log.segments.find(first)
         if segment is None or (log_end - last > limit_bytes) != old:
             return None
@@ -112,10 +112,10 @@ def _read_run(
             offset, most_bytes,
         )  # fmt: skip
         return found and ReadResult(ReadStatus.FOUND, offset + count, *bounds, found[0], count, found[1], old)
-    units = places_struct(read_count).unpack_from(buffer, at)
-    offsets, sizes = units[0 : 2 * count : 2], units[1 : 2 * count : 2]
+    places = places_struct(read_count).unpack_from(buffer, at)
+    offsets, sizes = places[0 : 2 * count : 2], places[1 : 2 * count : 2]
     total = sum(sizes)
-    if (total > most_bytes and count > 1) or (log_end - units[-2] > limit_bytes) != old or min(sizes) <= 0:
+    if (total > most_bytes and count > 1) or (log_end - places[-2] > limit_bytes) != old or min(sizes) <= 0:
         return None
     span = offsets[-1] + sizes[-1] - first
     if span == total:  # entries are in log order, so nothing is between their records
@@ -174,9 +174,9 @@ def _read_step_by_step(  # noqa: C901 - kept as one loop, as the specification h
     furthest = log_end
     turn_ends = 0.0 if matcher is None else now() + FILTER_TURN_S
     scanned = 0
-    wanted = min(-(-max(_LEAST_SCANNED_BYTES, max_messages * UNIT_BYTES) // UNIT_BYTES), _MOST_SCANNED)
+    wanted = min(-(-max(_LEAST_SCANNED_BYTES, max_messages * ENTRY_BYTES) // ENTRY_BYTES), _MOST_SCANNED)
     for scanned in range(min(available, wanted)):
-        position, size, tags_code = UNIT.unpack_from(buffer, at + scanned * UNIT_BYTES)
+        position, size, tags_code = ENTRY.unpack_from(buffer, at + scanned * ENTRY_BYTES)
         if (0 <= position < skip_below and size > 0) or size == BLANK_SIZE:
             continue
         furthest = position
@@ -223,7 +223,7 @@ def _is_gone(log: CommitLog, queue: ConsumeQueue, number: int, position: int) ->
     """Whether the log file that held an entry's record has expired or been removed."""
     if position < 0 or position >= log.max_offset or log.segments.find(position) is not None:
         return False
-    before = queue.unit(number - 1) if number > queue.min_offset else None
+    before = queue.entry(number - 1) if number > queue.min_offset else None
     return before is None or before[0] <= position
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from triomq_protocol.record.check import Finding, LogRecord, read_record
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import ConsumeQueue
-from triomq_server.store.entry_layout import UNIT, UNIT_BYTES
+from triomq_server.store.entry_layout import ENTRY, ENTRY_BYTES
 from triomq_server.store.queue_table import ConsumeQueues
 
 
@@ -21,7 +21,7 @@ def last_record_by(log: CommitLog, queues: ConsumeQueues, end: int) -> tuple[int
     best = None
     for queue in queues:
         queue.publish_position()
-        found = _last_unit_by(queue, end)
+        found = _last_entry_by(queue, end)
         if found is not None and found[0] >= log.min_offset and (best is None or found > best):
             best = found
     segment = log.segments.find(min(end, log.max_offset - 1) if best is None else best[0])
@@ -41,16 +41,16 @@ def last_record_by(log: CommitLog, queues: ConsumeQueues, end: int) -> tuple[int
     return best
 
 
-def _last_unit_by(queue: ConsumeQueue, end: int) -> tuple[int, int] | None:
+def _last_entry_by(queue: ConsumeQueue, end: int) -> tuple[int, int] | None:
     """The queue's last entry of a record that ends at or before `end`: (log offset, size)."""
     low, high = queue.min_offset, queue.max_offset
     found = None
     while low < high:
         middle = (low + high) // 2
-        segment = queue.segments.find(middle * UNIT_BYTES)
+        segment = queue.segments.find(middle * ENTRY_BYTES)
         if segment is None:
             return found
-        offset, size, _ = UNIT.unpack_from(segment.buffer, middle * UNIT_BYTES - segment.base)
+        offset, size, _ = ENTRY.unpack_from(segment.buffer, middle * ENTRY_BYTES - segment.base)
         if offset + size <= end:
             found = (offset, size)
             low = middle + 1

@@ -12,7 +12,7 @@ from triomq_protocol.record.check import LogRecord, read_record
 from triomq_server.store.commitlog import CommitLog, enters_queue
 from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.store.entry_checks import entry_fits, number_in
-from triomq_server.store.entry_layout import BLANK_SIZE, UNIT, UNIT_BYTES
+from triomq_server.store.entry_layout import BLANK_SIZE, ENTRY, ENTRY_BYTES
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.placement import put_entry
 from triomq_server.store.queue_table import ConsumeQueues
@@ -63,7 +63,7 @@ class QueueCheck:
                 cut += 1
                 is_far = queue.max_physical_offset > log.items[-1].end + log.size
                 queue.truncate(end)
-                last = queue.last_unit()
+                last = queue.last_entry()
                 # What was being written when a kill came lies near the end. A queue that has only entries of that is new.
                 is_emptied = last is None and is_far
                 if is_emptied or (last is not None and last[1] != BLANK_SIZE and last[0] + last[1] > end):
@@ -113,7 +113,7 @@ class QueueCheck:
                     if offset >= queue.removed_before:
                         found_without_files(queue)
                 continue
-            last = queue.last_unit()
+            last = queue.last_entry()
             if offset < queue.removed_before or (
                 number + 1 == queue.max_offset and last is not None and last[:2] == (offset, record_bytes)
             ):
@@ -146,8 +146,8 @@ class QueueCheck:
         for compared, queue in enumerate(self._queues, 1):
             if compared % QUEUES_PER_STEP == 0:
                 yield
-            if queue.segments.min_offset > queue.start_offset * UNIT_BYTES:
-                offset, size, _ = UNIT.unpack(queue.segments.items[0].peek(0, UNIT_BYTES))
+            if queue.segments.min_offset > queue.start_offset * ENTRY_BYTES:
+                offset, size, _ = ENTRY.unpack(queue.segments.items[0].peek(0, ENTRY_BYTES))
                 if size > 0 and offset > max(self._commitlog.min_offset, queue.removed_before):
                     lacking[queue.topic, queue.queue_id] = queue, offset
         end = max((offset for _, offset in lacking.values()), default=0)
@@ -167,7 +167,7 @@ class QueueCheck:
                 return
 
     def _begin_with(self, queue: ConsumeQueue, record: LogRecord) -> None:
-        first = queue.segments.min_offset // UNIT_BYTES
+        first = queue.segments.min_offset // ENTRY_BYTES
         if record.queue_offset >= first:
             return  # RocketMQ has given its records other numbers
         _log.error(
@@ -225,7 +225,7 @@ class QueueCheck:
             if queue.max_physical_offset <= queue.removed_before:
                 queue.drop_files()  # what a removal has left, or what was made for a first entry that is not on the disk
             else:  # too much was noted, before its records were found
-                queue.start_offset = queue.segments.min_offset // UNIT_BYTES
+                queue.start_offset = queue.segments.min_offset // ENTRY_BYTES
                 corrected.append(one._replace(next_offset=queue.start_offset))
         if corrected:
             self._queues.removed.note(corrected)
@@ -240,4 +240,4 @@ def found_without_files(queue: ConsumeQueue) -> None:
 def _end_is_wrong(queue: ConsumeQueue) -> None:
     if not queue.damaged:
         _log.error("%s: its end does not agree with the log; built again from the log", queue, extra=queue.log_fields)
-    queue.found_damaged(queue.max_offset * UNIT_BYTES)
+    queue.found_damaged(queue.max_offset * ENTRY_BYTES)

@@ -352,11 +352,11 @@ class Recovery:
         number = record.queue_offset
         if record.offset < queue.removed_before:
             return False
-        unit = queue.unit(number)
+        entry = queue.entry(number)
         code = self._dispatcher.tags_code(record)
-        if unit is None:
+        if entry is None:
             return number >= queue.max_offset and put_entry(queue, record.offset, record.size, code, number, fill=True)
-        if unit[1] != BLANK_SIZE and self._queue_check.fits(queue, number, unit[0], unit[1]):
+        if entry[1] != BLANK_SIZE and self._queue_check.fits(queue, number, entry[0], entry[1]):
             return False
         queue.rewrite(number, record.offset, record.size, code)
         return True

@@ -83,8 +83,8 @@ class EntryRepair:
                 await trio.lowlevel.checkpoint()
 
     async def _repair(self, queue: ConsumeQueue, number: int) -> None:
-        unit = queue.unit(number)
-        if unit is None or self._is_sound(queue, number, unit):
+        entry = queue.entry(number)
+        if entry is None or self._is_sound(queue, number, entry):
             return
         low, high = self._neighbours(queue, number)
         search = self._search(queue, number, low, high)
@@ -97,7 +97,7 @@ class EntryRepair:
             except FileNotFoundError:
                 return  # the file has expired; a pull that meets the entry again reports it again
             await trio.lowlevel.checkpoint()
-        if self._queues.get(queue.topic, queue.queue_id) is not queue or queue.unit(number) != unit:
+        if self._queues.get(queue.topic, queue.queue_id) is not queue or queue.entry(number) != entry:
             return  # removed, expired or cut in the meantime
         if record is not None:
             code = self._tags_code(record)
@@ -106,7 +106,7 @@ class EntryRepair:
             self._say(queue, number, f"built again from the record at log offset {record.offset}")
         elif self._is_numbered_otherwise(queue, number):
             queue.numbered = False
-            code = unit[2]
+            code = entry[2]
             self._say(queue, number, "its records carry other numbers than their entries have; served by the entries")
         else:
             code = 0
@@ -115,21 +115,21 @@ class EntryRepair:
             self._say(queue, number, "there is no sound record for it in the log; readers skip it")
         self._arrived(queue, number, code)
 
-    def _is_sound(self, queue: ConsumeQueue, number: int, unit: tuple[int, int, int]) -> bool:
-        return unit[1] == BLANK_SIZE or entry_fits(self._commitlog, queue, number, unit[0], unit[1])
+    def _is_sound(self, queue: ConsumeQueue, number: int, entry: tuple[int, int, int]) -> bool:
+        return entry[1] == BLANK_SIZE or entry_fits(self._commitlog, queue, number, entry[0], entry[1])
 
     def _neighbours(self, queue: ConsumeQueue, number: int) -> tuple[int, int]:
         """Between which log offsets the record must be."""
         low, high = self._commitlog.min_offset, self._commitlog.max_offset
         for n in range(number - 1, max(queue.min_offset, number - _NEIGHBOURS) - 1, -1):
-            unit = queue.unit(n)
-            if unit is not None and unit[1] != BLANK_SIZE and self._is_sound(queue, n, unit):
-                low = unit[0] + unit[1]
+            entry = queue.entry(n)
+            if entry is not None and entry[1] != BLANK_SIZE and self._is_sound(queue, n, entry):
+                low = entry[0] + entry[1]
                 break
         for n in range(number + 1, min(queue.max_offset, number + _NEIGHBOURS)):
-            unit = queue.unit(n)
-            if unit is not None and unit[1] != BLANK_SIZE and self._is_sound(queue, n, unit):
-                high = unit[0]
+            entry = queue.entry(n)
+            if entry is not None and entry[1] != BLANK_SIZE and self._is_sound(queue, n, entry):
+                high = entry[0]
                 break
         return low, high
 
@@ -183,7 +183,7 @@ class EntryRepair:
 
     def _number_of(self, queue: ConsumeQueue, number: int) -> int | None:
         """The number that an entry's record has; None without a sound record."""
-        offset, size, _ = queue.unit(number) or (-1, 0, 0)
+        offset, size, _ = queue.entry(number) or (-1, 0, 0)
         record = self._commitlog.select(offset, size) if size > 0 else None
         if record is None or claimed_size(record, offset) != size:
             return None

@@ -21,7 +21,7 @@ from triomq_server.disk.real_disk import RealDisk
 from triomq_server.disk.real_files import RealMappedFile
 from triomq_server.plain_files import open_plain
 from triomq_server.store.commitlog import enters_queue
-from triomq_server.store.entry_layout import BLANK_SIZE, UNIT, UNIT_BYTES
+from triomq_server.store.entry_layout import BLANK_SIZE, ENTRY, ENTRY_BYTES
 from triomq_server.store.files.segments import Segment, StoreDamaged, misnamed_text, missing_text, segment_name
 from triomq_server.store.queue_table import can_have_directory
 from triomq_server.store.repair.damage import FILLER_TOPIC, next_sound
@@ -107,11 +107,11 @@ class _Entries:
             size = self._sizes[queue] = self._file_size(*queue)
         if not size:
             return None if self._has_queues(record.topic) else own  # without queues, the topic has been deleted
-        at = record.queue_offset * UNIT_BYTES
+        at = record.queue_offset * ENTRY_BYTES
         buffer = self._buffer(*queue, at - at % size)
-        if buffer is None or at % size + UNIT_BYTES > len(buffer):
+        if buffer is None or at % size + ENTRY_BYTES > len(buffer):
             return None
-        offset, length, _ = UNIT.unpack_from(buffer, at % size)
+        offset, length, _ = ENTRY.unpack_from(buffer, at % size)
         return (offset, length) if length else None
 
     def _has_queues(self, topic: str) -> bool:
@@ -243,16 +243,16 @@ def log_end_by_queues(root: Path) -> int:
 
 
 def _end_by_queue(folder: Path) -> int:
-    files = sorted(file for file in folder.iterdir() if file.name.isdecimal() and file.stat().st_size >= UNIT_BYTES)
+    files = sorted(file for file in folder.iterdir() if file.name.isdecimal() and file.stat().st_size >= ENTRY_BYTES)
     for file in reversed(files):
         with _mapped(file) as data:
             # Entries follow each other from the begin on; behind the last one there are zeros.
             number = bisect_left(
-                range(len(data) // UNIT_BYTES), True, key=lambda n: UNIT.unpack_from(data, n * UNIT_BYTES)[1] <= 0
+                range(len(data) // ENTRY_BYTES), True, key=lambda n: ENTRY.unpack_from(data, n * ENTRY_BYTES)[1] <= 0
             )
             while number:
                 number -= 1
-                offset, size, _ = UNIT.unpack_from(data, number * UNIT_BYTES)
+                offset, size, _ = ENTRY.unpack_from(data, number * ENTRY_BYTES)
                 if size != BLANK_SIZE:
                     return int(offset) + int(size)
     return 0

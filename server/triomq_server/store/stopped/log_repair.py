@@ -19,7 +19,7 @@ from triomq_protocol.record.check import Finding, LogRecord, read_record
 from triomq_protocol.record.layout import BLANK_MAGIC, MARK
 from triomq_server.disk import Disk
 from triomq_server.store.commitlog import enters_queue
-from triomq_server.store.entry_layout import UNIT_BYTES
+from triomq_server.store.entry_layout import ENTRY_BYTES
 from triomq_server.store.files.segments import Segment, segment_name
 from triomq_server.store.notes.repaired import note_repaired
 from triomq_server.store.repair.damage import FILLER_TOPIC, copy_aside
@@ -195,7 +195,7 @@ def queue_end_on_disk(root: Path, topic: str, queue_id: int) -> int:
     files = sorted(file for file in folder.iterdir() if file.name.isdecimal()) if folder.is_dir() else []
     for file in reversed(files):
         if written := file.read_bytes().rstrip(b"\0"):
-            return (int(file.name) + len(written) + UNIT_BYTES - 1) // UNIT_BYTES
+            return (int(file.name) + len(written) + ENTRY_BYTES - 1) // ENTRY_BYTES
     return 0
 
 

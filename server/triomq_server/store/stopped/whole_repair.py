@@ -26,9 +26,9 @@ from triomq_server.disk.config_files import ConfigFile, ConfigFileDamaged
 from triomq_server.store.commitlog import enters_queue
 from triomq_server.store.dispatch.dispatcher import property_of
 from triomq_server.store.dispatch.replay import KEYS_MARK, TAGS_MARK, UNIQUE_KEY_MARK
-from triomq_server.store.entry_layout import UNIT, UNIT_BYTES
+from triomq_server.store.entry_layout import ENTRY, ENTRY_BYTES
 from triomq_server.store.files.segments import Segment, segment_name
-from triomq_server.store.index import ENTRY, HEADER, SLOT
+from triomq_server.store.index import HEADER, INDEX_ENTRY, SLOT
 from triomq_server.store.opening import is_repair_unfinished, note_repair, recover_whole
 from triomq_server.store.queue_table import can_have_directory
 from triomq_server.store.removed_queues import RemovedQueue, RemovedQueues
@@ -137,11 +137,11 @@ class _Queues:
         if not self._is_kept(record.topic):
             self._findings.deleted[queue] = record.queue_offset + 1
             return
-        at = record.queue_offset * UNIT_BYTES
+        at = record.queue_offset * ENTRY_BYTES
         data = self._read(*queue, at - at % self._size)
         at %= self._size
-        if len(data) >= at + UNIT_BYTES:
-            offset, size, code = UNIT.unpack_from(data, at)
+        if len(data) >= at + ENTRY_BYTES:
+            offset, size, code = ENTRY.unpack_from(data, at)
             if (offset, size) == (record.offset, record.size) and self._has_code(record, code):
                 return
         self._wrong[queue] += 1
@@ -191,7 +191,7 @@ class _Queues:
 
 def index_file_bytes(config: StoreConfig) -> int:
     """How long index files are by these settings."""
-    return HEADER.size + SLOT.size * config.max_hash_slot_num + ENTRY.size * config.max_index_num
+    return HEADER.size + SLOT.size * config.max_hash_slot_num + INDEX_ENTRY.size * config.max_index_num
 
 
 class _Index:
@@ -265,7 +265,7 @@ class _Index:
     def _entries_of(self, data: mmap.mmap, count: int) -> Iterator[tuple[int, int, int, int]]:
         at = HEADER.size + SLOT.size * self._slots
         for number in range(1, count):
-            yield ENTRY.unpack_from(data, at + ENTRY.size * number)
+            yield INDEX_ENTRY.unpack_from(data, at + INDEX_ENTRY.size * number)
 
     def _chains_are_whole(self, data: mmap.mmap, count: int) -> bool:
         """Whether each slot leads to all its entries."""
@@ -284,8 +284,8 @@ class _Index:
         """Whether there is an entry of this number: a killed process may have written more than the header counts."""
         if number >= self._capacity:
             return False
-        at = HEADER.size + SLOT.size * self._slots + ENTRY.size * number
-        key_hash, offset, _, _ = ENTRY.unpack_from(data, at)
+        at = HEADER.size + SLOT.size * self._slots + INDEX_ENTRY.size * number
+        key_hash, offset, _, _ = INDEX_ENTRY.unpack_from(data, at)
         return bool(key_hash or offset) and key_hash % self._slots == slot
 
 
@@ -436,7 +436,7 @@ def _keep_tail(segments: list[Segment], offset: int, root: Path, aside: _Aside) 
 
 def _cut_queue(folder: Path, number: int, size: int, aside: _Aside) -> None:
     """End a queue before an entry; the entries to be cut off are copied aside first. The newest file is cut first."""
-    at = number * UNIT_BYTES
+    at = number * ENTRY_BYTES
     files = sorted(folder.iterdir(), reverse=True) if folder.is_dir() else []
     for file in files:
         if not file.name.isdecimal() or int(file.name) + size <= at or file.stat().st_size != size:

@@ -16,7 +16,7 @@ from memory_disk import MemoryDisk, MemoryFile, NothingUnforced
 from triomq_server.config import FlushDiskType, StoreConfig
 from triomq_server.store import AppendStatus, NewRecord, open_store
 from triomq_server.store.consume_queue import ConsumeQueue
-from triomq_server.store.entry_layout import UNIT_BYTES
+from triomq_server.store.entry_layout import ENTRY_BYTES
 from triomq_server.store.files.segments import Segments, Unflushed
 from triomq_server.store.flush.flusher import FLUSHED_AT_ONCE, FLUSHED_PER_CHORE, LOOK_AGAIN_S
 from triomq_server.wire import to_the_end
@@ -223,7 +223,7 @@ async def test_entries_changed_during_a_flush_are_flushed_by_the_next(
                 for n in range(200):
                     store.append(make_record(1000 + n, size=100))
             else:
-                offset, size, _ = store.queue_unit("T", 0, 10) or (0, 0, 0)
+                offset, size, _ = store.queue_entry("T", 0, 10) or (0, 0, 0)
                 queue.rewrite(10, offset, size, 4711)
         await store.flusher.flush_queues(0, checkpoint=False)
         file = disk.files[f"{ROOT}/consumequeue/T/0/{0:020d}"]
@@ -546,7 +546,7 @@ async def test_many_queues_are_flushed_side_by_side_at_the_end(
 def test_a_queue_that_is_passed_over_has_nothing_to_be_forced_to_the_disk(seed: int) -> None:
     chance = random.Random(seed)
     per_file = 300
-    queue = ConsumeQueue("T", 0, Segments(MemoryDisk(), f"{ROOT}/consumequeue/T/0", per_file * UNIT_BYTES))
+    queue = ConsumeQueue("T", 0, Segments(MemoryDisk(), f"{ROOT}/consumequeue/T/0", per_file * ENTRY_BYTES))
     passed_over = 0
 
     def is_flushed() -> bool:

@@ -16,7 +16,7 @@ from memory_disk import MemoryDisk
 from triomq_server.config import StoreConfig
 from triomq_server.disk import RealDisk
 from triomq_server.store import NewRecord, ReadStatus, open_store
-from triomq_server.store.entry_layout import BLANK_SIZE, UNIT
+from triomq_server.store.entry_layout import BLANK_SIZE, ENTRY
 from triomq_server.store.reading import queue_reads
 from triomq_server.store.reading.queue_reads import read_queue
 
@@ -223,7 +223,7 @@ async def test_expired_records_are_skipped_file_by_file(
             store.append(make_record(n))
         await store.flush()
         queue = store.consume_queues.get("T", 0)
-        first_kept = next(n for n in range(30) if queue.unit(n)[0] >= 4000)
+        first_kept = next(n for n in range(30) if queue.entry(n)[0] >= 4000)
         store.commitlog.delete_first()
         store.commitlog.delete_first()
         assert store.log_min_offset == 4000
@@ -341,13 +341,13 @@ async def test_times_of_a_queue_with_blank_entries(
             store.append(make_record(n, size=20))
         queue = store.consume_queues.get("T", 0)
         for n in blanks:
-            queue.rewrite(n, queue.unit(n)[0], BLANK_SIZE, 0)
+            queue.rewrite(n, queue.entry(n)[0], BLANK_SIZE, 0)
         left = [n for n in range(35) if n not in blanks]
         for time_ms in range(-10, 360):
             wanted = min(left, key=lambda n: (abs(n * 10 - time_ms), n))
             assert store.offset_by_time("T", 0, start + time_ms) == wanted
         for n in left:
-            queue.rewrite(n, queue.unit(n)[0], BLANK_SIZE, 0)
+            queue.rewrite(n, queue.entry(n)[0], BLANK_SIZE, 0)
         assert store.offset_by_time("T", 0, start + 100) == 0
 
 
@@ -363,7 +363,7 @@ async def test_times_where_a_queues_file_ends_with_blank_entries(
             store.append(make_record(n, size=20))
         queue = store.consume_queues.get("T", 0)
         for n in range(per_file - 3, per_file):
-            queue.rewrite(n, queue.unit(n)[0], BLANK_SIZE, 0)
+            queue.rewrite(n, queue.entry(n)[0], BLANK_SIZE, 0)
         asked = [0, per_file // 2, per_file - 4, per_file, per_file + 1, 2 * per_file + 4]
         assert [store.offset_by_time("T", 0, start + n * 10) for n in asked] == asked
 
@@ -385,7 +385,7 @@ async def test_many_blanks_in_a_row_are_not_looked_at_one_by_one(
             assert store.offset_by_time("T", 0, clock.now) == 420_000
             searched = time.thread_time()
             for segment in queue.segments.items:
-                deque(UNIT.iter_unpack(segment.buffer[: segment.position]), maxlen=0)
+                deque(ENTRY.iter_unpack(segment.buffer[: segment.position]), maxlen=0)
             search.append(searched - begun)
             one_by_one.append(time.thread_time() - searched)
         assert min(search) < min(one_by_one) / 2
@@ -399,17 +399,17 @@ async def test_entries_out_of_order_are_still_followed_one_by_one(
             store.append(make_record(n))
         queue = store.consume_queues.get("T", 0)
         queue.numbered = False  # else these entries would count as damaged
-        units = [queue.unit(n) for n in range(6)]
-        for entry in (units[1], units[0], units[0], units[2]):
+        entries = [queue.entry(n) for n in range(6)]
+        for entry in (entries[1], entries[0], entries[0], entries[2]):
             queue.push(*entry)
         result = store.read("T", 0, 6, 32, None)
         joined = b"".join(result.slices)
-        size = units[0][1]
+        size = entries[0][1]
         numbers = [record_number(memoryview(joined)[at:]) for at in range(0, len(joined), size)]
         assert numbers == [1, 0, 0, 2]
-        queue.push(*units[0])
+        queue.push(*entries[0])
         queue.push(10**6, 100, 0)  # beyond the log, between two good ones
-        queue.push(*units[1])
+        queue.push(*entries[1])
         result = store.read("T", 0, 10, 32, None)
         assert (result.message_count, result.bytes_total) == (1, size)
         assert result == store.read("T", 0, 10, 32, Match())

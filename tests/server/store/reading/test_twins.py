@@ -13,7 +13,7 @@ from memory_disk import MemoryDisk
 from triomq_server.compiled import USED
 from triomq_server.config import StoreConfig
 from triomq_server.store import NewRecord, ReadResult, open_store
-from triomq_server.store.entry_layout import UNIT, UNIT_BYTES
+from triomq_server.store.entry_layout import ENTRY, ENTRY_BYTES
 from triomq_server.store.reading import queue_reads
 
 pytestmark = pytest.mark.skipif(not USED, reason="no compiled modules in this installation")
@@ -42,7 +42,7 @@ async def test_the_same_records_are_found(
     config = make_config(
         "/store",
         mapped_file_size_commit_log=chance.choice((1 << 12, 1 << 16)),
-        mapped_file_size_consume_queue=UNIT_BYTES * 50,
+        mapped_file_size_consume_queue=ENTRY_BYTES * 50,
         max_transfer_bytes_on_message_in_memory=chance.choice((500, 3000, 1 << 18)),
         max_transfer_count_on_message_in_memory=chance.choice((1, 8, 32)),
         max_transfer_bytes_on_message_in_disk=chance.choice((500, 1 << 16)),
@@ -57,12 +57,12 @@ async def test_the_same_records_are_found(
             number = chance.randrange(queue.max_offset)
             place = queue.locate(number)
             assert place is not None
-            offset, size, code = UNIT.unpack_from(place[0], place[1])
+            offset, size, code = ENTRY.unpack_from(place[0], place[1])
             if chance.random() < 0.5:
                 wrong = chance.choice(
                     ((-1, size), (offset, 0), (offset, size + 1), (offset + 1, size), (1 << 62, size))
                 )
-                UNIT.pack_into(place[0], place[1], *wrong, code)
+                ENTRY.pack_into(place[0], place[1], *wrong, code)
             else:
                 segment = store.commitlog.segments.find(offset)
                 assert segment is not None

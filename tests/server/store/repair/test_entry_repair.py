@@ -13,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from triomq_server.config import StoreConfig
 from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store
 from triomq_server.store.consume_queue import ConsumeQueue
-from triomq_server.store.entry_layout import UNIT
+from triomq_server.store.entry_layout import ENTRY
 from triomq_server.store.repair import entry_repair
 
 MakeConfig = Callable[..., StoreConfig]
@@ -33,8 +33,8 @@ class Everything:
 def change_entry(store: MessageStore, number: int, offset: int = 0, size: int = 0, topic: str = "T") -> None:
     """Add to an entry's log offset and size."""
     buffer, at, _ = store.consume_queues.get(topic, 0).locate(number)
-    before = UNIT.unpack_from(buffer, at)
-    UNIT.pack_into(buffer, at, before[0] + offset, before[1] + size, before[2])
+    before = ENTRY.unpack_from(buffer, at)
+    ENTRY.pack_into(buffer, at, before[0] + offset, before[1] + size, before[2])
 
 
 def numbers(store: MessageStore, at: int, most: int, record_number: Any, topic: str = "T") -> list[int]:
@@ -86,7 +86,7 @@ async def test_an_entry_that_points_to_another_record_of_the_same_size_is_repair
     async with open_store(make_config("/s"), disk=memory_disk) as store:
         await start(store, make_record)
         queue = store.consume_queues.get("T", 0)
-        change_entry(store, 3, queue.unit(5)[0] - queue.unit(3)[0])
+        change_entry(store, 3, queue.entry(5)[0] - queue.entry(3)[0])
         assert numbers(store, 0, 32, record_number) == [0, 1, 2]
         await wait_all_tasks_blocked()
         assert numbers(store, 0, 32, record_number) == list(range(8))
@@ -99,7 +99,7 @@ async def test_an_entry_without_a_sound_record_is_skipped(
         await start(store, make_record, 40)
         queue = store.consume_queues.get("T", 0)
         for number in (3, 4, 20):
-            offset = queue.unit(number)[0]
+            offset = queue.entry(number)[0]
             segment = store.commitlog.segments.find(offset)
             segment.buffer[offset - segment.base + 5] ^= 1
         found, at, reads = [], 0, 0
@@ -157,7 +157,7 @@ async def test_entries_of_records_that_belong_to_another_queue_are_served_and_bu
         await wait_all_tasks_blocked()
         assert numbers(store, 0, 32, record_number, topic) == list(range(1, 20, 2))
         change_entry(store, 3, 1, topic=topic)
-        change_entry(store, 5, 2 * store.consume_queues.get(topic, 0).unit(5)[1], topic=topic)  # to the next but one
+        change_entry(store, 5, 2 * store.consume_queues.get(topic, 0).entry(5)[1], topic=topic)  # to the next but one
         for at in (3, 5):
             assert numbers(store, 0, 32, record_number, topic) == list(range(1, 2 * at, 2))
             await wait_all_tasks_blocked()
@@ -173,7 +173,7 @@ async def test_lost_files_of_a_queue_with_records_of_another_are_built_again(
     async with open_store(make_config("/s", mapped_file_size_consume_queue=100), disk=memory_disk) as store:
         start_with_further_entries(store, make_record, 40)
     damage = memory_disk.files[f"/s/consumequeue/{topic}/0/{100:020d}"]
-    UNIT.pack_into(damage.buffer, 20, 1, 1, 1)
+    ENTRY.pack_into(damage.buffer, 20, 1, 1, 1)
     async with open_store(make_config("/s", mapped_file_size_consume_queue=100), disk=memory_disk) as store:
         found, at = [], 0
         while more := numbers(store, at, 32, record_number, topic):
