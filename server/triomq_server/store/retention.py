@@ -9,6 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 import trio
@@ -18,6 +19,7 @@ from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import StoreConfig
 from triomq_server.disk.access import Disk, DiskUsage
 from triomq_server.store.commitlog import CommitLog
+from triomq_server.store.files.segments import Segment
 from triomq_server.store.index import Index
 from triomq_server.store.queue_table import ConsumeQueues
 
@@ -179,7 +181,7 @@ class Cleaner:
         files = self._commitlog.segments
         candidates = files.items[:-1]
         count = count_expired(
-            (self._disk.modified_ms(segment.path) for segment in candidates),
+            self._modified_ms(candidates[: MOST_FILES_PER_PASS + 1]),
             now_ms=self._clock(),
             reserved_hours=self._config.file_reserved_time,
             at_once=at_once,
@@ -197,6 +199,17 @@ class Cleaner:
             self._note_kept("a log file", None)
             _log.info("log file %s deleted; the log begins at %d", segment.path, self._commitlog.min_offset)
         return count
+
+    def _modified_ms(self, files: list[Segment]) -> list[int]:
+        """The time of each file's last modification. A file that somebody has removed is at least as old as the one behind
+        it: it must not keep all others from being deleted."""
+        times: list[int] = []
+        later = self._clock()
+        for segment in reversed(files):
+            with suppress(FileNotFoundError):
+                later = self._disk.modified_ms(segment.path)
+            times.append(later)
+        return times[::-1]
 
     async def follow_log_min(self) -> None:
         """Drop queue entries and index files that only know records no longer in the log (docs/protocol/store.md

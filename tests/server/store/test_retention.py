@@ -241,6 +241,23 @@ async def test_a_file_that_cannot_be_deleted_stays_readable(
         assert await store.cleaner.clean() == len(files) - 3
 
 
+async def test_files_that_somebody_has_removed_keep_no_others_from_being_deleted(
+    memory_disk: MemoryDisk, clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """They are at least as old as the next file that is still there."""
+    async with open_store(settings(make_config), disk=memory_disk, clock=clock, local_time=in_utc) as store:
+        await fill(store, make_record)
+        files = [segment.path for segment in store.commitlog.segments.items]
+        for path in (files[0], files[2], files[3]):
+            memory_disk.remove(path)
+        store.cleaner.request_expiry()
+        assert await store.cleaner.clean() == 0
+        clock.now += 100 * HOUR_MS
+        deleted = await store.cleaner.clean()
+        assert deleted == min(len(files) - 1, 10)
+        assert store.log_min_offset == deleted * 3000
+
+
 @pytest.mark.parametrize("kept_files", [0, 1, 2, 3])
 @pytest.mark.parametrize("appended", [0, 3])
 async def test_a_cut_between_two_deletions_ends_the_pass(
