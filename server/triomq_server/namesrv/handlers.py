@@ -52,6 +52,7 @@ from triomq_server.config import (
     load_properties,
     printed,
 )
+from triomq_server.config.memory import usable_memory_bytes
 from triomq_server.disk.config_files import ConfigFile
 from triomq_server.namesrv.kv_config import KvConfig, KvConfigFullError
 from triomq_server.namesrv.routes import BrokerIdentity, Names, RouteTable, TooManyBrokersError
@@ -72,13 +73,20 @@ _CONTROLLER_CODES = range(1001, 1014)
 _MOST_NAMES_AT_ONCE = 128
 """Of brokers, addresses and filter servers in a route: encoding it takes a millisecond."""
 MOST_BYTES_OF_REGISTRATIONS = 512 << 20
-"""Memory of all registrations that are being read: a short one, compressed, may have 500,000 topics."""
+"""Memory of all registrations that are being read: a short one, compressed, may have 500,000 topics. Where a process may
+use little memory it is a quarter of that, see `most_bytes_of_registrations`."""
+_LEAST_BYTES_OF_REGISTRATIONS = 64 << 20
 _BYTES_OF_TOPIC = 400
 _BYTES_OF_CHARACTER = 4
 """At most, in memory."""
 _CLOSED_AT_ONCE = 64
 """Connections of silent brokers."""
 _FIXED_PATHS = ("kvConfigPath", "configStorePath")
+
+
+def most_bytes_of_registrations() -> int:
+    """A quarter of the memory that this process may use: a stranger's registrations must not get it killed."""
+    return min(MOST_BYTES_OF_REGISTRATIONS, max(_LEAST_BYTES_OF_REGISTRATIONS, usable_memory_bytes() // 4))
 
 
 @attrs.define
@@ -102,7 +110,9 @@ class NameServer:
     peer_log: PeerLog = attrs.field(init=False, factory=lambda: PeerLog(_log))
     _registrations: Budget = attrs.field(
         init=False,
-        factory=lambda: Budget("registrations being read", "a fixed limit", MOST_BYTES_OF_REGISTRATIONS),
+        factory=lambda: Budget(
+            "registrations being read", "a quarter of memory at most", most_bytes_of_registrations()
+        ),
     )
     _gone: trio.Event = attrs.field(init=False, factory=trio.Event)
 

@@ -22,6 +22,7 @@ from triomq_protocol.requests import (
 from triomq_protocol.wire.command import Command
 from triomq_server.config import load_properties
 from triomq_server.disk.config_files import ConfigFile
+from triomq_server.namesrv.handlers import most_bytes_of_registrations
 from triomq_server.wire import to_the_end
 
 
@@ -145,6 +146,14 @@ async def test_registrations_being_read_take_a_bounded_memory_together(desk, com
     assert to_the_end(two).code == 0
     assert to_the_end(three).code == 0
     assert budget.held_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("memory", "limit"), [(128, 64), (256, 64), (512, 128), (1024, 256), (2048, 512), (1 << 20, 512)]
+)
+def test_the_memory_of_registrations_is_a_part_of_the_process_s(monkeypatch, memory, limit) -> None:
+    monkeypatch.setattr("triomq_server.namesrv.handlers.usable_memory_bytes", lambda: memory << 20)
+    assert most_bytes_of_registrations() == limit << 20
 
 
 async def test_a_long_data_version_is_refused(desk) -> None:
