@@ -43,6 +43,7 @@ from triomq._consumer.filter_checks import FilterChecks
 from triomq._consumer.group.allocate import AllocateStrategy, check_strategy, sorted_queues
 from triomq._consumer.group.by_broker import at_each_broker
 from triomq._consumer.group.callbacks import ConsumerCallbacks, OnQueues, call_at_end, call_with_queues, reporter
+from triomq._consumer.group.members import Members
 from triomq._consumer.group.positions import (
     COMMIT_BOUNDS_S,
     END_TIMEOUT_S,
@@ -53,7 +54,8 @@ from triomq._consumer.group.positions import (
 )
 from triomq._consumer.group.process_queue import FlowLimits
 from triomq._consumer.group.pull_loop import PulledQueue, PullEngine, PullSettings, PullSink
-from triomq._consumer.group.rebalance import RETRY_AFTER_S, Members, Rebalance
+from triomq._consumer.group.rebalance import Rebalance
+from triomq._consumer.group.shares import RETRY_AFTER_S
 from triomq._consumer.offset_files import FileOffsets, InstanceOffsets, kept_elsewhere, offset_file
 from triomq._consumer.offset_store import CheckedStore, OffsetStore
 from triomq._consumer.puller import Puller

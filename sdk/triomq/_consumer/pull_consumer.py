@@ -31,9 +31,10 @@ from triomq._consumer.group.callbacks import (
     offset_unavailable,
     reporter,
 )
+from triomq._consumer.group.members import Members
 from triomq._consumer.group.missing import MissingMessages
 from triomq._consumer.group.pull_loop import HELD_S, empty_pause_s
-from triomq._consumer.group.rebalance import Members, Rebalance
+from triomq._consumer.group.rebalance import Rebalance
 from triomq._consumer.membership import ClientResources
 from triomq._consumer.offset_store import CheckedStore, OffsetStore
 from triomq._consumer.puller import SUSPEND_S, PullCall, Puller, RecordScan

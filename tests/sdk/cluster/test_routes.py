@@ -13,7 +13,7 @@ import triomq
 from triomq import errors
 from triomq._cluster.route import borrow, lost_masters, make_route, route_differs
 from triomq._cluster.routes import BrokerAddresses, pause_after_loss_s
-from triomq._consumer.group.rebalance import Members
+from triomq._consumer.group.members import Members
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import BrokerData, ConsumerIdList, QueueData, TopicRouteData
 

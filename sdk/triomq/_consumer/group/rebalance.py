@@ -1,18 +1,17 @@
 """Rebalancing: shares a group's queues among its members, and takes or gives up queues (docs/protocol/consumer.md §11).
 
-Decisions are pure functions; the loop fetches their input and asks its assignee, the consumer, to give up queues, all
-together, and to take others, one by one at each broker.  If any input is missing, nothing changes.  Upstream:
-``RebalanceService``, ``RebalanceImpl``.
+Decisions are pure functions (``shares.py``); the loop fetches their input and asks its assignee, the consumer, to give
+up queues, all together, and to take others, one by one at each broker.  If any input is missing, nothing changes.
+Upstream: ``RebalanceService``, ``RebalanceImpl``.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import random
-from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Final, Protocol
 
 import attrs
@@ -23,45 +22,28 @@ from triomq._cluster.routes import Routes
 from triomq._consumer.group.allocate import AllocateStrategy, Average, in_namespace, sorted_members, sorted_queues
 from triomq._consumer.group.by_broker import at_each_broker
 from triomq._consumer.group.callbacks import ConsumerEvent, reporter
+from triomq._consumer.group.members import Members
+from triomq._consumer.group.shares import (
+    Moves,
+    duplicate_ids,
+    pause_after_round,
+    plan_moves,
+    work_out_share,
+)
 from triomq._error_text import one_line
-from triomq._exception_groups import open_plain_nursery
-from triomq._message.message import MessageQueue, check_queue
-from triomq._transport.link import Link
-from triomq._transport.links import Links
-from triomq._transport.peer_log import PeerLog
+from triomq._message.message import MessageQueue
 from triomq.errors import (
     BrokerNotFound,
-    InvalidCall,
     MQError,
     NoNameServer,
-    ProtocolViolation,
-    RequestTimeout,
     TransientError,
-    error_for_code,
 )
-from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.errors import BodyError
 from triomq_protocol.names import RETRY_PREFIX
-from triomq_protocol.requests import (
-    ConsumerIdList,
-    GetConsumerListByGroupRequest,
-    GetConsumerStatusBody,
-    GetConsumerStatusRequest,
-)
-from triomq_protocol.wire.command import Command
 
 log = logging.getLogger("triomq.rebalance")
 
 REBALANCE_EVERY_S: Final = 20.0
 """How often shares are computed again if no notification arrives (``rocketmq.client.rebalance.waitInterval``)."""
-
-RETRY_AFTER_S: Final = 1.0
-"""The pause before a round that left something undone is repeated: a refused lock, an unknown start, a running
-handler."""
-
-UNLISTED_MAX_S: Final = 5.0
-"""The longest pause before a round is repeated in which no broker listed the members of a topic's group. A broker that
-can be reached again, but does not notify its members of changes, is noticed after that time."""
 
 HAND_OVER_S: Final = 0.1
 """How long a member waits before it takes queues that others may have: these learn of the change at the same time, and
@@ -73,12 +55,6 @@ every 30 s, and Java's members then rebalance every 20 s."""
 
 LOOK_EVERY_S: Final = 5.0
 """How often changes of the members make this one look at the topics' routes: when hundreds start, each is a change."""
-
-STILL_HAVE_TIMEOUT_S: Final = 1.0
-"""How long another member may take to say which queues it has; one that does not answer gets no more time."""
-
-MEMBERS_TIMEOUT_S: Final = 3.0
-"""How long a broker may take to list the members (``mqClientApiTimeout``)."""
 
 DUPLICATE_AFTER_S: Final = 150.0
 """How long an id must be listed twice to be reported. A member whose link broke without being closed is listed by the
@@ -112,125 +88,6 @@ class Assignee(Protocol):
 
     def is_stuck(self, queue: MessageQueue, /) -> bool:
         """Whether an owned queue is not pulled any more, so that it should be given up and taken again."""
-
-
-@attrs.frozen
-class Moves:
-    """The changes of one round to one topic.
-
-    Args:
-        revoke: owned queues to give up, in order.
-        assign: queues to take, in order.
-    """
-
-    revoke: tuple[MessageQueue, ...]
-    assign: tuple[MessageQueue, ...]
-
-
-def plan_moves(
-    owned: Collection[MessageQueue], share: Collection[MessageQueue], stuck: Collection[MessageQueue] = ()
-) -> Moves:
-    """Decide which queues to take and which to give up.
-
-    Args:
-        owned: the topic's queues that are ours now.
-        share: the queues that should be ours.
-        stuck: owned queues that must be taken again.
-    """
-    wanted = set(share)
-    revoke = sorted_queues({queue for queue in owned if queue not in wanted or queue in set(stuck)})
-    kept = set(owned) - set(revoke)
-    return Moves(tuple(revoke), tuple(sorted_queues(wanted - kept)))
-
-
-def pause_after_round(
-    every_s: float,
-    *,
-    done: bool,
-    now: float,
-    missing_since: Iterable[float],
-    unlisted_since: Iterable[float] = (),
-) -> float:
-    """The seconds until the next round.
-
-    Args:
-        every_s: seconds between two rounds.
-        done: whether the last round left nothing undone except what follows.
-        now: the time.
-        missing_since: since when subscribed topics have been unknown. One that is created is found about as long
-            after that as it had been missing.
-        unlisted_since: since when no broker of a topic has listed the members of the group.
-    """
-    if not done:
-        return min(RETRY_AFTER_S, every_s)
-    pauses_s = [now - at for at in missing_since]
-    pauses_s += [min(now - at, UNLISTED_MAX_S) for at in unlisted_since]
-    return min(max(RETRY_AFTER_S, min(pauses_s, default=every_s)), every_s)
-
-
-@attrs.frozen
-class Share:
-    """The outcome of computing this member's share of one topic.
-
-    Args:
-        queues: the queues that should be ours; None: leave everything as it is.
-        is_member: whether we were in the list of members.
-    """
-
-    queues: tuple[MessageQueue, ...] | None
-    is_member: bool = True
-
-
-def work_out_share(
-    client_id: str,
-    queues: Collection[MessageQueue] | None,
-    members: Collection[str] | None,
-    strategy: AllocateStrategy,
-    *,
-    was_absent: bool,
-) -> Share:
-    """This member's share of one topic of a clustering group.
-
-    Args:
-        client_id: this member's client id.
-        queues: the topic's queues; None or empty if they are not known.
-        members: the group's client ids; None or empty if they are not known.
-        strategy: assigns queues to members.
-        was_absent: whether we were already missing in the last list of members.
-
-    A list without us means that the broker has not received our heartbeat: the first time, everything stays; the second
-    time our queues are given up, as Java does at once.  In neither case is a queue taken.
-
-    A member that is listed twice counts once: it is nearly always one member, by its old link and by its new one, and a
-    second share would have no consumer.
-    """
-    if not queues or not members:
-        return Share(None)
-    if client_id not in members:
-        return Share(() if was_absent else None, is_member=False)
-    try:
-        # Inside the try block: a user's generator runs only now.
-        share = tuple(strategy(client_id, sorted_queues(queues), sorted_members(set(members))))
-        _check_share(share, {queue.topic for queue in queues})
-    except Exception:
-        # A strategy may be the user's own.
-        name = getattr(strategy, "__qualname__", type(strategy).__name__)
-        log.exception("the allocation strategy %s failed; the queues stay as they are", name)
-        return Share(None)
-    return Share(share)
-
-
-def duplicate_ids(members: Collection[str]) -> list[str]:
-    """The client ids that are listed more than once."""
-    return sorted(each for each, count in Counter(members).items() if count > 1)
-
-
-def _check_share(share: Sequence[MessageQueue], topics: Collection[str]) -> None:
-    """Raise :class:`InvalidCall` unless all are queues of these topics; their brokers may be down."""
-    for queue in share:
-        check_queue(queue)
-        if queue.topic not in topics:
-            raise InvalidCall(f"it returned {queue}, which was not among the queues that it was given")
 
 
 @attrs.frozen
@@ -277,176 +134,6 @@ class _KnownQueues:
             self.before, self.now, self.changed_s = self.now, now, time_s
         elif time_s - self.changed_s > ROUTE_SPREAD_S:
             self.before = frozenset()
-
-
-class Members:
-    """Asks brokers for the members of a group.
-
-    Args:
-        group: the group's name.
-        routes: where topics live.
-        links: the links to brokers.
-        chance: chooses the broker to ask.
-    """
-
-    def __init__(self, group: str, routes: Routes, links: Links, chance: random.Random) -> None:
-        self._group = group
-        self._routes = routes
-        self._links = links
-        self._chance = chance
-        self._lines = PeerLog(log)  # a round is repeated every second, and may ask all brokers for each topic
-        self._silent_since: dict[str, float] = {}
-        """When a broker has last let a request time out, on trio's clock."""
-        self._round_s = 0.0
-        """When this round began, on trio's clock."""
-        self._listed: dict[str, list[str]] = {}
-        """Broker -> the members that it has listed in this round, when all were asked."""
-
-    def begin_round(self) -> None:
-        """Begin another round: in each, a broker that is silent is waited for once, and not at each topic; and when all
-        brokers are asked, each is asked once."""
-        self._round_s = trio.current_time()
-        self._listed.clear()
-
-    @contextmanager
-    def following(self, topics: Callable[[], Collection[str]]) -> Iterator[None]:
-        """Have the routes of these topics refreshed when the connection to one of their brokers is lost."""
-
-        def lost(link: Link) -> None:
-            for topic in topics():
-                self._routes.note_cut_off(topic, link.address, again=not link.has_received)
-
-        def opened(link: Link) -> None:
-            for topic in topics():
-                self._routes.note_connected(topic, link.address)
-
-        self._links.lost.append(lost)
-        self._links.opened.append(opened)
-        try:
-            yield
-        finally:
-            self._links.lost.remove(lost)
-            self._links.opened.remove(opened)
-
-    async def of(self, topic: str) -> list[str] | None:
-        """The group's client ids, from the first broker of the topic that answers; None if none does.
-
-        The first broker to ask is chosen at random, as upstream does, to spread the load.
-        """
-        try:
-            route = await self._routes.for_subscribing(topic)
-        except MQError as error:
-            log.info("no members of %s for %s: %s", self._group, topic, error.reason)
-            return None
-        # Slaves know the members too: they are asked if no master of the topic answers.
-        addresses = route.one_of_each_broker(self._links.is_down)
-        self._chance.shuffle(addresses)
-        others = [each for of_set in route.addresses.values() for each in of_set.values() if each not in addresses]
-        # One that is silent would be waited for at each topic.
-        for address in sorted([*addresses, *others], key=self._is_silent):
-            if self._silent_since.get(address, -math.inf) >= self._round_s:
-                continue
-            try:
-                return await self._ask(address)
-            except MQError as error:
-                self._lines.write(
-                    logging.INFO,
-                    address,
-                    "did not list the members of %s: %s",
-                    self._group,
-                    error.reason,
-                    kind=type(error),
-                )
-        return None
-
-    async def of_all_brokers(self, topic: str) -> list[str] | None:
-        """The group's client ids from all brokers of a topic together, or as :meth:`of` if none answers.
-
-        Brokers that have just come into the route list only the members that have noticed.
-        """
-        route = self._routes.known(topic)
-        addresses = route.one_of_each_broker(self._links.is_down) if route is not None else []
-        found: Counter[str] = Counter()
-
-        @trio.lowlevel.enable_ki_protection
-        async def ask(address: str) -> None:
-            nonlocal found
-            try:
-                listed = self._listed.get(address)
-                if listed is None:
-                    listed = self._listed[address] = await self._ask(address)
-            except MQError as error:
-                log.debug("%s did not list the members of %s: %s", address, self._group, error.reason)
-            else:
-                found |= Counter(listed)  # one that is listed twice by a broker stays so
-
-        async with open_plain_nursery() as nursery:
-            for address in addresses:
-                if not (self._links.is_down(address) or self._is_silent(address)):
-                    nursery.start_soon(ask, address)
-        return list(found.elements()) or await self.of(topic)
-
-    async def still_have(self, owners: Mapping[MessageQueue, str]) -> set[MessageQueue]:
-        """Those of some queues that certain members have still; one that does not say so has none.
-
-        Args:
-            owners: queue -> the member.
-        """
-        found: set[MessageQueue] = set()
-
-        @trio.lowlevel.enable_ki_protection
-        async def ask(member: str, queues: Collection[MessageQueue]) -> None:
-            found.update((await self._queues_of(member, next(iter(queues)))).intersection(queues))
-
-        # At each queue's broker, since a member may not know the others.
-        asked: defaultdict[tuple[str, str, str], list[MessageQueue]] = defaultdict(list)
-        for queue, member in owners.items():
-            asked[member, queue.broker_name, queue.topic].append(queue)
-        async with open_plain_nursery() as nursery:
-            for (member, _, _), queues in asked.items():
-                nursery.start_soon(ask, member, queues)
-        return found
-
-    async def _queues_of(self, member: str, queue: MessageQueue) -> set[MessageQueue]:
-        """What a member has of a queue's topic, as far as it says so to the queue's broker."""
-        namespace, route = self._routes.namespace, self._routes.known(queue.topic)
-        address = route.master(queue.broker_name) if route is not None else None
-        if address is None or self._is_silent(address):
-            return set()
-        header = GetConsumerStatusRequest(topic=namespace.wrap(queue.topic), group=self._group, client_addr=member)
-        try:
-            link = await self._links.get(address)
-            request = Command.request(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
-            answer = await link.request(request, STILL_HAVE_TIMEOUT_S)
-            what = f"the queues of {member}"
-            if answer.code != ResponseCode.SUCCESS:
-                raise error_for_code(answer.code, answer.remark, what=what, address=address)
-            table = GetConsumerStatusBody.decode(answer.body).consumer_table
-        except (MQError, BodyError) as error:
-            log.debug("%s does not say which queues %s has: %s", address, member, error)
-            return set()
-        return {namespace.unwrap_queue(each) for each in table.get(member, ())}
-
-    def _is_silent(self, address: str) -> bool:
-        since = self._silent_since.get(address)
-        return since is not None and trio.current_time() - since < REBALANCE_EVERY_S
-
-    async def _ask(self, address: str) -> list[str]:
-        header = GetConsumerListByGroupRequest(consumer_group=self._group)
-        request = Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
-        try:
-            link = await self._links.get(address)
-            answer = await link.request(request, MEMBERS_TIMEOUT_S)
-        except RequestTimeout:
-            self._silent_since[address] = trio.current_time()
-            raise
-        what = f"the members of group {self._group}"
-        if answer.code != ResponseCode.SUCCESS:
-            raise error_for_code(answer.code, answer.remark, what=what, address=address)
-        try:
-            return ConsumerIdList.decode(answer.body).consumer_id_list
-        except BodyError as error:
-            raise ProtocolViolation(what, address=address, remark=str(error)) from error
 
 
 class Rebalance:
