@@ -271,7 +271,8 @@ class _Run:
         for table in (topics, groups, offsets, delay_offsets, undelivered, filters):
             table.load()
         if not config.store.compat_49 and (found := topics.recover(store.readable_queues())):
-            _log.error(
+            # Also after a kill shortly after topics were created.
+            _log.warning(
                 "topics.json did not know %d topics that have messages; recovered from their queues: %s",
                 len(found), ", ".join(found[:10]),
             )  # fmt: skip
