@@ -15,6 +15,7 @@ from triomq._cluster.broker_links import BrokerLinks
 from triomq._consumer.group.by_broker import at_each_broker, by_broker
 from triomq._message.message import MessageQueue
 from triomq._transport.link import Link
+from triomq._transport.peer_log import PeerLog
 from triomq.errors import MQError, ProtocolViolation, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
@@ -55,6 +56,7 @@ class QueueLocks:
         self._group = group
         self._client_id = client_id
         self._brokers = brokers
+        self._lines = PeerLog(log)  # locks that a broker does not grant are requested every second
         self._granted_by: dict[str, Link] = {}
         """Broker -> the link by which it has last answered a request for locks."""
 
@@ -80,7 +82,8 @@ class QueueLocks:
             try:
                 ours = await self._ask(part)
             except MQError as error:
-                log.warning("%d queues of %s could not be locked: %s", len(part), first.broker_name, error)
+                text = "did not lock %d queues: %s"
+                self._lines.write(logging.WARNING, first.broker_name, text, len(part), error, kind=type(error))
                 failed(first, error)
                 return
             granted.extend(each for each in part if each in ours)

@@ -32,6 +32,7 @@ from triomq._consumer.group.shares import (
 )
 from triomq._error_text import one_line
 from triomq._message.message import MessageQueue
+from triomq._transport.peer_log import PeerLog
 from triomq.errors import (
     BrokerNotFound,
     MQError,
@@ -182,6 +183,7 @@ class Rebalance:
         self._strategy = in_namespace(strategy if strategy is not None else Average(), routes.namespace)
         self._report = report if report is not None else reporter(None)
         self._changed = changed
+        self._lines = PeerLog(log)
         self._every_s = every_s
         self._woken = trio.Event()
         self._looked_s = -math.inf
@@ -291,6 +293,8 @@ class Rebalance:
             return _TopicShare(topic, queues or None)
         members = await self._members_of(self._members, topic, queues) if queues else None
         share = work_out_share(self._client_id, queues, members, self._strategy, was_absent=topic in self._absent)
+        if share.failure is not None:
+            self._log_failure(topic, share.failure)
         if members:
             self._note_duplicates(members)
         count, others = len(set(members or ())), frozenset(queues).difference(share.queues or ())
@@ -309,6 +313,12 @@ class Rebalance:
         previous = await self._previous_owners(topic, share.queues or (), members) if members else {}
         done, is_listed = share.queues is not None or not members, bool(members) or not queues
         return _TopicShare(topic, share.queues, count, done=done, is_listed=is_listed, others=others, previous=previous)
+
+    def _log_failure(self, topic: str, failure: Exception) -> None:
+        # The round is repeated every second.
+        name = getattr(self._strategy, "__qualname__", type(self._strategy).__name__)
+        text = "the allocation strategy %s failed; the queues stay as they are"
+        self._lines.write(logging.ERROR, f"group {self._group}, topic {topic}:", text, name, failure=failure)
 
     async def _members_of(self, members: Members, topic: str, queues: Collection[MessageQueue]) -> list[str] | None:
         known = self._known.setdefault(topic, _KnownQueues(frozenset(queues)))

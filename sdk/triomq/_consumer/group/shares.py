@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
@@ -12,8 +11,6 @@ import attrs
 from triomq._consumer.group.allocate import AllocateStrategy, sorted_members, sorted_queues
 from triomq._message.message import MessageQueue, check_queue
 from triomq.errors import InvalidCall
-
-log = logging.getLogger("triomq.rebalance")
 
 RETRY_AFTER_S: Final = 1.0
 """The pause before a round that left something undone is repeated: a refused lock, an unknown start, a running
@@ -85,10 +82,12 @@ class Share:
     Args:
         queues: the queues that should be ours; None: leave everything as it is.
         is_member: whether we were in the list of members.
+        failure: the error of the strategy, if it failed.
     """
 
     queues: tuple[MessageQueue, ...] | None
     is_member: bool = True
+    failure: Exception | None = attrs.field(default=None, eq=False)
 
 
 def work_out_share(
@@ -122,11 +121,8 @@ def work_out_share(
         # Inside the try block: a user's generator runs only now.
         share = tuple(strategy(client_id, sorted_queues(queues), sorted_members(set(members))))
         _check_share(share, {queue.topic for queue in queues})
-    except Exception:
-        # A strategy may be the user's own.
-        name = getattr(strategy, "__qualname__", type(strategy).__name__)
-        log.exception("the allocation strategy %s failed; the queues stay as they are", name)
-        return Share(None)
+    except Exception as error:  # noqa: BLE001 - a strategy may be the user's own; the caller logs it
+        return Share(None, failure=error)
     return Share(share)
 
 

@@ -112,7 +112,7 @@ class Members:
 
 
 class World:
-    def __init__(self, *ids: str, broadcast: bool = False) -> None:
+    def __init__(self, *ids: str, broadcast: bool = False, strategy=None) -> None:
         self.assignee = Assignee()
         self.routes = Routes()
         self.members = Members(*ids)
@@ -122,6 +122,7 @@ class World:
         self.rebalance = Rebalance(
             "G", "me", self.assignee, topics=lambda: self.topics, routes=self.routes,
             members=None if broadcast else self.members, beat=self.beat, report=self.events.append,
+            strategy=strategy,
         )  # fmt: skip
 
     async def beat(self):
@@ -280,6 +281,22 @@ async def test_a_refusal_is_tried_again_soon(autojump_clock) -> None:
         await trio.sleep(1)
         assert world.rebalance.owned == {Q[0], Q[1]}
         nursery.cancel_scope.cancel()
+
+
+async def test_a_failing_strategy_is_logged_now_and_then(autojump_clock, caplog) -> None:
+    """Its round is repeated every second."""
+
+    def fails(*_):
+        raise RuntimeError("no idea")
+
+    world = World("me", strategy=fails)
+    with trio.move_on_after(14.5):
+        await world.rebalance.run()
+    first, second = (record for record in caplog.records if record.levelname == "ERROR")
+    assert first.message.startswith("group G, topic T: the allocation strategy ")
+    assert first.exc_info[1].args == ("no idea",)
+    assert second.message.endswith("(and 9 more like it since the last such line)")
+    assert not world.rebalance.owned
 
 
 async def test_a_stuck_queue_is_revoked_and_assigned_again(autojump_clock) -> None:
