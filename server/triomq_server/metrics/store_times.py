@@ -84,6 +84,8 @@ class StoreTimes:
         puts = all_puts()
         if self._window_ends_ms:
             self._count_window(puts - self._puts)
+        else:
+            self._slow.clear()  # those of before belong to no minute
         self._puts = puts
         self._window_ends_ms = now_ms + WINDOW_MS
 

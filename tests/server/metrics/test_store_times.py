@@ -74,6 +74,15 @@ def test_a_put_whose_wait_ends_in_the_next_minute_makes_no_negative_number(times
     assert {span: puts for span, puts in times.distribution().items() if puts} == {"10~50ms": 1}
 
 
+def test_puts_before_the_first_minute_belong_to_none() -> None:
+    times = StoreTimes()
+    times.appended(0.005, 1)
+    times.sample(1, lambda: 1)
+    times.appended(0.02, 1)
+    times.sample(60_001, lambda: 3)
+    assert {span: puts for span, puts in times.distribution().items() if puts} == {"<=0ms": 1, "10~50ms": 1}
+
+
 def test_gets() -> None:
     times = StoreTimes()
     times.read(0.005)
