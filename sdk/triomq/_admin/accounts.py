@@ -13,7 +13,7 @@ from typing import Final
 import attrs
 import msgspec
 
-from triomq._admin.answers import body_of, checked
+from triomq._admin.long_bodies import body_of
 from triomq._admin.servers import ServerAdmin
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._arguments.kinds import check_kind, check_mapping, check_text, check_texts
@@ -21,6 +21,7 @@ from triomq._constructors import NoPublicConstructor
 from triomq._error_text import shown
 from triomq._half_done import with_places
 from triomq._side_by_side import side_by_side
+from triomq._transport.answers import checked
 from triomq._transport.links import Links
 from triomq.errors import BrokerNotFound, InvalidCall, MQError, ProtocolViolation, RequestTimeout
 from triomq_protocol.codes import RequestCode

@@ -12,7 +12,6 @@ from typing import Final, Literal
 import attrs
 import trio
 
-from triomq._admin.answers import checked
 from triomq._admin.broker_sets import outage_text
 from triomq._admin.group_settings import GroupSettings, config_of
 from triomq._admin.groups import GroupAdmin
@@ -30,6 +29,7 @@ from triomq._message.message import MessageQueue, check_group
 from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendResult
 from triomq._message.subscription import retry_topic
+from triomq._transport.answers import checked
 from triomq._transport.links import NO_ANSWER
 from triomq.errors import (
     BrokerNotFound,

@@ -14,9 +14,9 @@ from typing import Final, TypeVar
 import attrs
 import trio
 
-from triomq._admin.answers import body_of, checked
 from triomq._admin.broker_sets import SetAnswers, Silent, ask_sets, outage_text
 from triomq._admin.group_settings import GroupSettings, config_of, settings_of
+from triomq._admin.long_bodies import body_of
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._arguments.kinds import check_kind, check_mapping, check_text, check_texts
 from triomq._arguments.numbers import check_count
@@ -32,6 +32,7 @@ from triomq._half_done import with_places
 from triomq._message.message import MessageQueue, check_group, check_queue
 from triomq._message.subscription import retry_topic
 from triomq._side_by_side import side_by_side
+from triomq._transport.answers import checked
 from triomq._transport.links import NO_ANSWER, Links
 from triomq.errors import (
     REMARK_CHARS_MAX,

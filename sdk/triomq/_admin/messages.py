@@ -12,9 +12,9 @@ from typing import Final, TypeVar
 import attrs
 import trio
 
-from triomq._admin.answers import body_of, checked
 from triomq._admin.broker_sets import SetAnswer, addresses_of, answer_of, answer_on, ask_sets, outage_text
 from triomq._admin.groups import STATS_TIMEOUT_S, GroupAdmin, GroupProgress
+from triomq._admin.long_bodies import body_of
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._arguments.kinds import check_kind, check_text
 from triomq._arguments.numbers import check_count
@@ -29,6 +29,7 @@ from triomq._message.send_result import SendResult
 from triomq._message.subscription import retry_topic
 from triomq._producer.attempts.outgoing import Outgoing
 from triomq._producer.sender import Sender
+from triomq._transport.answers import checked
 from triomq._transport.links import Links
 from triomq.errors import (
     AccessRefused,

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
-from triomq._admin.answers import body_of, checked, header_of
 from triomq._admin.broker_sets import answer_of
+from triomq._admin.long_bodies import body_of
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._arguments.kinds import check_mapping, check_text, check_texts
 from triomq._arguments.numbers import finite_number, whole_number
@@ -19,6 +19,7 @@ from triomq._constructors import NoPublicConstructor
 from triomq._error_text import one_line, shown
 from triomq._half_done import with_places
 from triomq._message.message import MessageQueue
+from triomq._transport.answers import checked, header_of
 from triomq._transport.links import Links
 from triomq.errors import (
     REMARK_CHARS_MAX,

@@ -13,8 +13,8 @@ from typing import Final
 
 import attrs
 
-from triomq._admin.answers import body_of, checked, header_of
 from triomq._admin.broker_sets import Addresses, Silent, addresses_of, ask_sets
+from triomq._admin.long_bodies import body_of
 from triomq._arguments.kinds import check_text, check_texts
 from triomq._arguments.numbers import check_count
 from triomq._cluster.name_servers import NameServerGroup
@@ -27,6 +27,7 @@ from triomq._exception_groups import open_plain_nursery
 from triomq._half_done import with_places
 from triomq._message.message import MessageQueue, check_name, check_topic
 from triomq._side_by_side import side_by_side
+from triomq._transport.answers import checked, header_of
 from triomq._transport.links import Links
 from triomq.errors import (
     BrokerNotFound,

@@ -15,9 +15,9 @@ import trio
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._exception_groups import open_plain_nursery
 from triomq._message.message import MessageQueue
+from triomq._transport.answers import checked, header_of
 from triomq.errors import LinkLost, MQError, ProtocolViolation, RouteError, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.errors import HeaderError
 from triomq_protocol.requests import (
     QueryConsumerOffsetRequest,
     QueryConsumerOffsetResponse,
@@ -81,12 +81,8 @@ class BrokerOffsets:
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         what = f"the offset of group {self._group} in {queue}"
-        if answer.code != ResponseCode.SUCCESS:
-            raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
-        try:
-            offset = answer.header(QueryConsumerOffsetResponse).offset
-        except HeaderError as error:
-            raise ProtocolViolation(what, address=link.address, remark=str(error)) from error
+        answer = checked(answer, what, link.address)
+        offset = header_of(QueryConsumerOffsetResponse, answer, what, link.address).offset
         if offset < -1:
             raise ProtocolViolation(what, address=link.address, remark=f"it is {offset}")
         return offset if offset >= 0 else None  # Java's clients also read -1 as "the group has none"

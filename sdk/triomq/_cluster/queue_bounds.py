@@ -12,9 +12,9 @@ from triomq._cluster.route_wait import RouteWait
 from triomq._constructors import NoPublicConstructor
 from triomq._error_text import shown
 from triomq._message.message import OFFSET_MAX, MessageQueue, check_queue
-from triomq.errors import InvalidCall, LinkLost, ProtocolViolation, error_for_code
-from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.errors import HeaderError
+from triomq._transport.answers import checked, header_of
+from triomq.errors import InvalidCall, LinkLost, ProtocolViolation
+from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import (
     GetEarliestMsgStoretimeRequest,
     GetEarliestMsgStoretimeResponse,
@@ -108,12 +108,7 @@ class QueueBounds(metaclass=NoPublicConstructor):
             link = await self._brokers.of(queue, only_master=only_master)
             answer = await link.request(Command.request(code, header), QUERY_TIMEOUT_S)
         what = f"{code.name} of {queue}"
-        if answer.code != ResponseCode.SUCCESS:
-            raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
-        try:
-            return answer.header(answer_type)
-        except HeaderError as error:
-            raise ProtocolViolation(what, address=link.address, remark=str(error)) from error
+        return header_of(answer_type, checked(answer, what, link.address), what, link.address)
 
 
 def _check_time_ms(time_ms: object) -> None:

@@ -26,6 +26,7 @@ from triomq._cluster.route import (
     writable_without_master,
 )
 from triomq._message.namespace import Namespace
+from triomq._transport.answers import checked, short_body_of
 from triomq.errors import (
     BrokerNotFound,
     ClientClosed,
@@ -33,13 +34,10 @@ from triomq.errors import (
     MQError,
     NoNameServer,
     PermissionDenied,
-    ProtocolViolation,
     RouteNotFound,
     TransientError,
-    error_for_code,
 )
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.errors import BodyError
 from triomq_protocol.names import DEFAULT_TOPIC, MASTER_ID
 from triomq_protocol.requests import ClusterInfo, GetRouteInfoRequest, TopicRouteData
 from triomq_protocol.wire.command import Command
@@ -553,12 +551,7 @@ class Routes:
         what, address = f"the route of topic {topic}", self._name_servers.chosen or ""
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        if answer.code != ResponseCode.SUCCESS:
-            raise error_for_code(answer.code, answer.remark, what=what, address=address)
-        try:
-            return TopicRouteData.decode(answer.body)
-        except BodyError as error:
-            raise ProtocolViolation(what, address=address, remark=str(error)) from error
+        return short_body_of(TopicRouteData, checked(answer, what, address), what, address)
 
     async def _refresh(self, topic: str) -> Route | None:
         data = await self.fetch(topic)
@@ -593,12 +586,7 @@ class Routes:
         """
         answer = await self._name_servers.ask(Command.request(RequestCode.GET_BROKER_CLUSTER_INFO))
         what, address = "the registered brokers", self._name_servers.chosen or ""
-        if answer.code != ResponseCode.SUCCESS:
-            raise error_for_code(answer.code, answer.remark, what=what, address=address)
-        try:
-            brokers = ClusterInfo.decode(answer.body).broker_addr_table or {}
-        except BodyError as error:
-            raise ProtocolViolation(what, address=address, remark=str(error)) from error
+        brokers = short_body_of(ClusterInfo, checked(answer, what, address), what, address).broker_addr_table or {}
         every = (broker.broker_addrs or {} for broker in brokers.values())
         return frozenset(addresses[MASTER_ID] for addresses in every if MASTER_ID in addresses)
 

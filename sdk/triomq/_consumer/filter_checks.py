@@ -9,10 +9,11 @@ from typing import Final
 from triomq._cluster.heartbeats import Heartbeats
 from triomq._cluster.routes import Routes
 from triomq._message.subscription import SQL92_VERSION, Subscription
+from triomq._transport.answers import checked
 from triomq._transport.link import Link
 from triomq._transport.links import Links
-from triomq.errors import ConnectFailed, UnsupportedRequest, error_for_code
-from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq.errors import ConnectFailed, UnsupportedRequest
+from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import CheckClientConfigBody
 from triomq_protocol.wire.command import Command
 
@@ -66,9 +67,7 @@ class FilterChecks:
             client_id=self._client_id, group=group, subscription_data=subscription.data(self._routes.namespace)
         ).encode()
         answer = await link.request(Command.request(RequestCode.CHECK_CLIENT_CONFIG, body=body), CHECK_TIMEOUT_S)
-        if answer.code != ResponseCode.SUCCESS:
-            what = f"the filter {subscription.expression!r} of topic {subscription.topic}"
-            raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
+        checked(answer, f"the filter {subscription.expression!r} of topic {subscription.topic}", link.address)
 
     async def _first_reachable(self, addresses: Sequence[str]) -> Link:
         for address in addresses[:-1]:

@@ -13,9 +13,9 @@ from typing import Any, Final, TypeVar
 import attrs
 import trio
 
-from triomq._admin.answers import body_of
 from triomq._admin.broker_sets import addresses_of
 from triomq._admin.groups import GroupAdmin
+from triomq._admin.long_bodies import body_of
 from triomq._admin.topics import CONTESTED_KEY
 from triomq._arguments.kinds import check_callback, check_kind
 from triomq._arguments.numbers import check_seconds
@@ -34,6 +34,7 @@ from triomq._examination.snapshot import (
 )
 from triomq._exception_groups import open_plain_nursery
 from triomq._producer import compiled
+from triomq._transport.answers import checked
 from triomq._transport.links import Links
 from triomq.errors import (
     AccessRefused,
@@ -44,9 +45,8 @@ from triomq.errors import (
     ProtocolViolation,
     RequestTimeout,
     UnsupportedRequest,
-    error_for_code,
 )
-from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import (
     ClusterInfo,
     ConsumerConnection,
@@ -465,9 +465,7 @@ class Doctor(metaclass=NoPublicConstructor):
         with trio.move_on_after(timeout_s):
             link = await self._links.get(address, patient=False)
             answer = await link.request(command, timeout_s)
-            if answer.code != ResponseCode.SUCCESS:
-                raise error_for_code(answer.code, answer.remark, what=f"request {command.code}", address=address)
-            return answer
+            return checked(answer, f"request {command.code}", address)
         raise RequestTimeout(f"request {command.code}", address=address, remark=f"not within {timeout_s:g} s")
 
 

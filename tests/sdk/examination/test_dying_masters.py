@@ -7,7 +7,7 @@ import itertools
 import pytest
 import trio
 
-from triomq._admin import answers
+from triomq._admin import long_bodies
 from triomq._examination.doctor import AGAIN_S
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import KVTable
@@ -29,7 +29,7 @@ def log_that_grows(broker, *ends):
 @pytest.fixture(autouse=True)
 def _answers_are_read_in_the_loop(monkeypatch):
     """A virtual clock does not see worker threads."""
-    monkeypatch.setattr(answers, "SHORT_BODY_BYTES", 1 << 30)
+    monkeypatch.setattr(long_bodies, "SHORT_BODY_BYTES", 1 << 30)
 
 
 async def kinds(client, timeout_s: float = 30) -> dict[str, str]:

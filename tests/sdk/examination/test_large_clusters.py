@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from triomq._admin import answers
+from triomq._admin import long_bodies
 from triomq._examination.doctor import AT_ONCE, GROUPS_MAX, MEMBERS_MAX
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import (
@@ -92,7 +92,7 @@ class LargeBroker:
 @pytest.fixture(autouse=True)
 def _answers_are_read_in_the_loop(monkeypatch):
     """A virtual clock does not see worker threads, and would pass all deadlines meanwhile."""
-    monkeypatch.setattr(answers, "SHORT_BODY_BYTES", 1 << 30)
+    monkeypatch.setattr(long_bodies, "SHORT_BODY_BYTES", 1 << 30)
 
 
 async def left_out(client) -> str:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from triomq._admin.answers import SHORT_BODY_BYTES, body_of
+from triomq._admin.long_bodies import SHORT_BODY_BYTES, body_of
 from triomq.errors import AnswerTooLong, ProtocolViolation
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import ConsumeStatsList, KVTable, MessageQueue

@@ -15,12 +15,12 @@ import trio
 from triomq._cluster.routes import Routes
 from triomq._exception_groups import open_plain_nursery
 from triomq._message.message import MessageQueue
+from triomq._transport.answers import checked, short_body_of
 from triomq._transport.link import Link
 from triomq._transport.links import Links
 from triomq._transport.peer_log import PeerLog
-from triomq.errors import MQError, ProtocolViolation, RequestTimeout, error_for_code
-from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.errors import BodyError
+from triomq.errors import MQError, RequestTimeout
+from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import (
     ConsumerIdList,
     GetConsumerListByGroupRequest,
@@ -181,10 +181,8 @@ class Members:
             request = Command.request(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
             answer = await link.request(request, STILL_HAVE_TIMEOUT_S)
             what = f"the queues of {member}"
-            if answer.code != ResponseCode.SUCCESS:
-                raise error_for_code(answer.code, answer.remark, what=what, address=address)
-            table = GetConsumerStatusBody.decode(answer.body).consumer_table
-        except (MQError, BodyError) as error:
+            table = short_body_of(GetConsumerStatusBody, checked(answer, what, address), what, address).consumer_table
+        except MQError as error:
             log.debug("%s does not say which queues %s has: %s", address, member, error)
             return set()
         return {namespace.unwrap_queue(each) for each in table.get(member, ())}
@@ -203,9 +201,4 @@ class Members:
             self._silent_since[address] = trio.current_time()
             raise
         what = f"the members of group {self._group}"
-        if answer.code != ResponseCode.SUCCESS:
-            raise error_for_code(answer.code, answer.remark, what=what, address=address)
-        try:
-            return ConsumerIdList.decode(answer.body).consumer_id_list
-        except BodyError as error:
-            raise ProtocolViolation(what, address=address, remark=str(error)) from error
+        return short_body_of(ConsumerIdList, checked(answer, what, address), what, address).consumer_id_list

@@ -14,11 +14,11 @@ import trio
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._consumer.group.by_broker import at_each_broker, by_broker
 from triomq._message.message import MessageQueue
+from triomq._transport.answers import checked, short_body_of
 from triomq._transport.link import Link
 from triomq._transport.peer_log import PeerLog
-from triomq.errors import MQError, ProtocolViolation, error_for_code
-from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.errors import BodyError
+from triomq.errors import MQError
+from triomq_protocol.codes import RequestCode
 from triomq_protocol.flags import ONEWAY
 from triomq_protocol.requests import LockBatchRequestBody, LockBatchResponseBody, UnlockBatchRequestBody
 from triomq_protocol.wire.command import Command
@@ -133,9 +133,5 @@ class QueueLocks:
         answer = await link.request(Command.request(RequestCode.LOCK_BATCH_MQ, body=body.encode()), LOCK_TIMEOUT_S)
         self._granted_by[next(iter(queues)).broker_name] = link
         what = f"locking {len(queues)} queues for group {self._group}"
-        if answer.code != ResponseCode.SUCCESS:
-            raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
-        try:
-            return {namespace.unwrap_queue(queue) for queue in LockBatchResponseBody.decode(answer.body).lock_ok_mq_set}
-        except BodyError as error:
-            raise ProtocolViolation(what, address=link.address, remark=str(error)) from error
+        locked = short_body_of(LockBatchResponseBody, checked(answer, what, link.address), what, link.address)
+        return {namespace.unwrap_queue(queue) for queue in locked.lock_ok_mq_set}

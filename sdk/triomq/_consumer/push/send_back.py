@@ -19,9 +19,10 @@ from triomq._message.log_fields import message_fields
 from triomq._message.subscription import retry_topic
 from triomq._producer.attempts.outgoing import Outgoing
 from triomq._producer.sender import Sender
+from triomq._transport.answers import checked
 from triomq._transport.link import Link
-from triomq.errors import MessageIllegal, MQError, error_for_code
-from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq.errors import MessageIllegal, MQError
+from triomq_protocol.codes import RequestCode
 from triomq_protocol.errors import ProtocolError
 from triomq_protocol.properties import encode_properties
 from triomq_protocol.record.layout import COMPRESSED, COMPRESSION_MASK
@@ -113,9 +114,8 @@ class SendBack:
             bname=queue.broker_name,
         )
         answer = await link.request(Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, header), SEND_BACK_TIMEOUT_S)
-        if answer.code != ResponseCode.SUCCESS:
-            what = f"sending {one_line(message.message_id)} of {queue} back"  # any sender chooses the id
-            raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
+        # Any sender chooses the id.
+        checked(answer, f"sending {one_line(message.message_id)} of {queue} back", link.address)
 
     def _copy(self, message: HeldMessage, delay_level: int, times: int | None) -> Outgoing:
         sender = self._sender
