@@ -5,7 +5,7 @@ from __future__ import annotations
 from faststream._internal.configs import BrokerConfig
 
 import triomq.aio
-import triomq.errors
+from triomq_adapters.faststream.messages import not_connected
 
 
 class RocketMQBrokerConfig(BrokerConfig):
@@ -22,5 +22,5 @@ class RocketMQBrokerConfig(BrokerConfig):
             InvalidCall: the broker is not connected.
         """
         if self.client is None:
-            raise triomq.errors.InvalidCall("the broker is not connected: await broker.connect() or start() first")
+            raise not_connected()
         return self.client

@@ -197,6 +197,11 @@ def make_command(config: Any, *bodies: Any, **options: Any) -> RocketMQPublishCo
     return RocketMQPublishCommand(*bodies, correlation_id=correlation_id, **options)
 
 
+def not_connected() -> triomq.errors.InvalidCall:
+    """The error of a call that needs the client."""
+    return triomq.errors.InvalidCall("the broker is not connected: await broker.connect() or start() first")
+
+
 class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
     """Sends commands with the client's producer.
 
@@ -218,7 +223,7 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
     @property
     def _sender(self) -> triomq.aio.Producer:
         if self.sender is None:
-            raise triomq.errors.InvalidCall("the broker is not connected: await broker.connect() or start() first")
+            raise not_connected()
         return self.sender
 
     async def message(self, cmd: RocketMQPublishCommand) -> triomq.Message:

@@ -17,15 +17,20 @@ def _schema(shown: Any, kind: type[Any], description: str | None, extra: str = "
     return {shown.name: kind(address=shown.address, description=description, operation=operation, bindings=None)}
 
 
-class RocketMQSubscriberSpecification(SubscriberSpecification[Any, Any]):
-    """The description of a subscriber."""
+class _OfTopic:
+    """The topic that is described."""
 
     topic = ""
+    _outer_config: Any
 
     @property
     def address(self) -> str:
         """The topic with the prefixes of routers."""
         return f"{self._outer_config.prefix}{self.topic}"
+
+
+class RocketMQSubscriberSpecification(_OfTopic, SubscriberSpecification[Any, Any]):
+    """The description of a subscriber."""
 
     @property
     def channel_labels(self) -> list[str]:
@@ -37,15 +42,8 @@ class RocketMQSubscriberSpecification(SubscriberSpecification[Any, Any]):
         return _schema(self, SubscriberSpec, self.description)
 
 
-class RocketMQPublisherSpecification(PublisherSpecification[Any, Any]):
+class RocketMQPublisherSpecification(_OfTopic, PublisherSpecification[Any, Any]):
     """The description of a publisher."""
-
-    topic = ""
-
-    @property
-    def address(self) -> str:
-        """The topic with the prefixes of routers."""
-        return f"{self._outer_config.prefix}{self.topic}"
 
     @property
     def name(self) -> str:
