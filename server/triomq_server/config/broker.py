@@ -15,7 +15,7 @@ import attrs
 
 from triomq_protocol.names import TRACE_TOPIC
 from triomq_server.config import findings
-from triomq_server.config.memory import usable_memory_bytes
+from triomq_server.config.memory import share_of_memory
 from triomq_server.config.network import (
     ServerNetworkConfig,
     first_address,
@@ -102,7 +102,7 @@ class BrokerConfig(ServerNetworkConfig):
     max_auto_created_groups: int = setting(10_000, least=0, most=INT32_MOST)
     """Number of groups beyond which the first use of an unknown group does not create it; unknown to RocketMQ."""
     consumer_offsets_limit_bytes: int = setting(
-        factory=lambda: max(64 << 20, usable_memory_bytes() // 16), least=1 << 20, fixed=True
+        factory=lambda: share_of_memory(16, least=64 << 20), least=1 << 20, fixed=True
     )
     """Memory for committed offsets; beyond it, offsets of further queues are refused; unknown to RocketMQ."""
     trace_topic_enable: bool = setting(False, at_start=True)

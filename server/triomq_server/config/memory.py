@@ -28,6 +28,11 @@ def usable_memory_bytes(root: Path = Path("/")) -> int:
     return min([machine, *_limits(root)])
 
 
+def share_of_memory(part: int, *, least: int, most: int = 1 << 62) -> int:
+    """One of so many equal parts of the memory that this process may use, in bytes, within bounds."""
+    return min(most, max(least, usable_memory_bytes() // part))
+
+
 def _limits(root: Path) -> Iterator[int]:
     """The limits of this process's control groups and of all their parents."""
     for line in _text(root / "proc/self/cgroup").splitlines():

@@ -10,7 +10,7 @@ import attrs
 
 from triomq_protocol.names import MAX_NAME_CHARACTERS
 from triomq_protocol.wire.frame import MAX_FRAME_BYTES
-from triomq_server.config.memory import usable_memory_bytes
+from triomq_server.config.memory import share_of_memory
 from triomq_server.config.settings import INT32_MOST, setting, unusable_if_empty
 from triomq_server.config.tls import TlsConfig
 
@@ -128,18 +128,16 @@ class ServerNetworkConfig:
     """Maximum number of accepted links; a further one is refused, or replaces one of a host that has more."""
     link_output_limit_bytes: int = setting(16_777_216, least=1, most=INT32_MOST, at_start=True)
     """Unsent bytes of one link above which no more is read from it until they have been sent."""
-    output_limit_bytes: int = setting(
-        factory=lambda: max(128 << 20, usable_memory_bytes() // 8), least=1 << 20, fixed=True
-    )
+    output_limit_bytes: int = setting(factory=lambda: share_of_memory(8, least=128 << 20), least=1 << 20, fixed=True)
     """Unsent bytes of all links together; beyond this limit, the links with the most are closed."""
     incomplete_frames_limit_bytes: int = setting(
-        factory=lambda: max(64 << 20, usable_memory_bytes() // 16), least=MAX_FRAME_BYTES, fixed=True
+        factory=lambda: share_of_memory(16, least=64 << 20), least=MAX_FRAME_BYTES, fixed=True
     )
     """Bytes of incomplete frames of all links together; beyond this limit, the links with the most are closed."""
     max_waiting_requests: int = setting(5_000, least=1, most=INT32_MOST, at_start=True)
     """Maximum number of requests of all links that wait in handlers; further ones are answered with SYSTEM_BUSY."""
     waiting_requests_limit_bytes: int = setting(
-        factory=lambda: max(64 << 20, usable_memory_bytes() // 16), least=MAX_FRAME_BYTES, fixed=True
+        factory=lambda: share_of_memory(16, least=64 << 20), least=MAX_FRAME_BYTES, fixed=True
     )
     """Bytes of waiting or running requests of all links together; beyond this limit, they are answered SYSTEM_BUSY."""
 

@@ -85,7 +85,7 @@ class StoreTimes:
         if self._window_ends_ms:
             self._count_window(puts - self._puts)
         else:
-            self._slow.clear()  # those of before belong to no minute
+            self._slow.clear()  # of puts before the first minute
         self._puts = puts
         self._window_ends_ms = now_ms + WINDOW_MS
 

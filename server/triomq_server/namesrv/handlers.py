@@ -52,7 +52,7 @@ from triomq_server.config import (
     load_properties,
     printed,
 )
-from triomq_server.config.memory import usable_memory_bytes
+from triomq_server.config.memory import share_of_memory
 from triomq_server.disk.config_files import ConfigFile
 from triomq_server.namesrv.kv_config import KvConfig, KvConfigFullError
 from triomq_server.namesrv.routes import BrokerIdentity, Names, RouteTable, TooManyBrokersError
@@ -86,7 +86,7 @@ _FIXED_PATHS = ("kvConfigPath", "configStorePath")
 
 def most_bytes_of_registrations() -> int:
     """A quarter of the memory that this process may use: a stranger's registrations must not get it killed."""
-    return min(MOST_BYTES_OF_REGISTRATIONS, max(_LEAST_BYTES_OF_REGISTRATIONS, usable_memory_bytes() // 4))
+    return share_of_memory(4, least=_LEAST_BYTES_OF_REGISTRATIONS, most=MOST_BYTES_OF_REGISTRATIONS)
 
 
 @attrs.define

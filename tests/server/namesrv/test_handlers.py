@@ -152,7 +152,7 @@ async def test_registrations_being_read_take_a_bounded_memory_together(desk, com
     ("memory", "limit"), [(128, 64), (256, 64), (512, 128), (1024, 256), (2048, 512), (1 << 20, 512)]
 )
 def test_the_memory_of_registrations_is_a_part_of_the_process_s(monkeypatch, memory, limit) -> None:
-    monkeypatch.setattr("triomq_server.namesrv.handlers.usable_memory_bytes", lambda: memory << 20)
+    monkeypatch.setattr("triomq_server.config.memory.usable_memory_bytes", lambda: memory << 20)
     assert most_bytes_of_registrations() == limit << 20
 
 
