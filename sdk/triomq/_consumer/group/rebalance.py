@@ -23,22 +23,11 @@ from triomq._consumer.group.allocate import AllocateStrategy, Average, in_namesp
 from triomq._consumer.group.by_broker import at_each_broker
 from triomq._consumer.group.callbacks import ConsumerEvent, reporter
 from triomq._consumer.group.members import Members
-from triomq._consumer.group.shares import (
-    Moves,
-    duplicate_ids,
-    pause_after_round,
-    plan_moves,
-    work_out_share,
-)
+from triomq._consumer.group.shares import Moves, duplicate_ids, pause_after_round, plan_moves, work_out_share
 from triomq._error_text import one_line
 from triomq._message.message import MessageQueue
 from triomq._transport.peer_log import PeerLog
-from triomq.errors import (
-    BrokerNotFound,
-    MQError,
-    NoNameServer,
-    TransientError,
-)
+from triomq.errors import BrokerNotFound, MQError, NoNameServer, TransientError
 from triomq_protocol.names import RETRY_PREFIX
 
 log = logging.getLogger("triomq.rebalance")
