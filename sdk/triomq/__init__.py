@@ -21,8 +21,15 @@ if _typing.TYPE_CHECKING:
     from triomq import aio
 
 # A client, and the objects that it creates
-from triomq._opening import open_client, open_producer, open_push_consumer, open_pull_consumer, open_lite_pull_consumer
-from triomq._client import Client, ClientOptions
+from triomq._client.opening import (
+    open_client,
+    open_producer,
+    open_push_consumer,
+    open_pull_consumer,
+    open_lite_pull_consumer,
+)
+from triomq._client.client import Client
+from triomq._client.options import ClientOptions
 from triomq._transport.credentials import Credentials
 from triomq._transport.links import Backoff
 from triomq._producer.producer import Producer

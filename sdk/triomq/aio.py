@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, 
 
 import attrs
 
-from triomq import _client, _opening
 from triomq._admin import accounts as _accounts
 from triomq._admin import dead_letters as _dead_letters
 from triomq._admin import groups as _group_admin
@@ -33,7 +32,9 @@ from triomq._admin import topics as _admin
 from triomq._aio.calls import ClientSession, ClosingProxy, Proxy, async_method, in_asyncio, plain_method
 from triomq._aio.consumers import Delivery, LitePullConsumer, PushConsumer, SharedPulls
 from triomq._aio.guest_run import GuestRun, waiting_task
-from triomq._client import ClientOptions
+from triomq._client import client as _client
+from triomq._client import opening as _opening
+from triomq._client.options import ClientOptions
 from triomq._cluster.client_statistics import ClientStatistics
 from triomq._cluster.name_servers import NameServers
 from triomq._constructors import NoPublicConstructor, construct
@@ -396,8 +397,8 @@ class Client(metaclass=NoPublicConstructor):
     async def _close(self, *, at_once: bool = False) -> None:
         caller = waiting_task()
         if caller is not None:
-            self._session.value._refuse_callbacks("aclose() of the client", caller)  # noqa: SLF001
-        callback = self._session.value._callback_that_started_this()  # noqa: SLF001
+            self._session.value._members.refuse_callbacks("aclose() of the client", caller)  # noqa: SLF001
+        callback = self._session.value._members.callback_that_started_this()  # noqa: SLF001
         if callback is not None:
             # The session ends only after the callback, which may wait for this; the client's own end knows that.
             self._session.leave()

@@ -24,7 +24,6 @@ from typing import Any, Concatenate, Final, Self, TypeVar, Unpack, cast, overloa
 
 import trio
 
-from triomq import _client, _opening
 from triomq._admin import accounts as _accounts
 from triomq._admin import dead_letters as _dead_letters
 from triomq._admin import groups as _group_admin
@@ -33,7 +32,9 @@ from triomq._admin import servers as _servers
 from triomq._admin import topics as _admin
 from triomq._blocking.calls import ClientLoop, ClosingProxy, Core, KeptProxy, P, Proxy, blocking_method, plain_method
 from triomq._blocking.consumers import Delivery, LitePullConsumer, PushConsumer, SharedPulls, pull_again
-from triomq._client import ClientOptions
+from triomq._client import client as _client
+from triomq._client import opening as _opening
+from triomq._client.options import ClientOptions
 from triomq._cluster.client_statistics import ClientStatistics
 from triomq._cluster.name_servers import NameServers
 from triomq._constructors import NoPublicConstructor, construct

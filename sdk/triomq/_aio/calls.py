@@ -11,9 +11,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 import sniffio
 
-from triomq import _client
 from triomq._aio.guest_run import Session
 from triomq._arguments.async_functions import is_async
+from triomq._client import client as _client
 from triomq._constructors import NoPublicConstructor
 from triomq._consumer.push.handlers import Handler
 from triomq._made_methods import MadeMethod, made_from

@@ -16,8 +16,8 @@ from typing import Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 import trio
 
-from triomq import _client
 from triomq._blocking.loop_thread import LoopThread
+from triomq._client import client as _client
 from triomq._constructors import NoPublicConstructor
 from triomq._made_methods import MadeMethod, made_from
 from triomq._own_callbacks import refusal
@@ -111,7 +111,7 @@ class ClientLoop:
 
 async def _refuse_callbacks(client: _client.Client) -> None:
     await trio.lowlevel.checkpoint()
-    client._refuse_callbacks("aclose() of the client")  # noqa: SLF001
+    client._members.refuse_callbacks("aclose() of the client")  # noqa: SLF001
 
 
 _loops: weakref.WeakSet[ClientLoop] = weakref.WeakSet()

@@ -21,8 +21,9 @@ import trio
 import uvloop
 
 import triomq
-from triomq import _opening, errors
+from triomq import errors
 from triomq._aio import guest_run, ticks
+from triomq._client import opening
 from triomq._producer import callbacks as callbacks_of_sends
 from triomq_protocol.codes import RequestCode
 
@@ -423,7 +424,7 @@ def test_a_client_that_cannot_be_opened_leaves_nothing(run, system_cluster, monk
         async with open_client(system_cluster):
             pass
         before = threading.active_count(), descriptors(), asyncio.all_tasks()
-        monkeypatch.setattr(_opening, "open_client", fail)
+        monkeypatch.setattr(opening, "open_client", fail)
         with pytest.raises(ZeroDivisionError):
             await open_client(system_cluster)
         assert nothing_more_than(before)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, 
 
 import trio
 
-from triomq._client import Client, ClientOptions
+from triomq._client.client import Client
+from triomq._client.options import ClientOptions
 from triomq._cluster.name_servers import NameServers
 from triomq._constructors import construct
 from triomq._exception_groups import was_cancelled, without_groups

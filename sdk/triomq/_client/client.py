@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import logging
 import random
-import ssl
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, Final, TypedDict, TypeVar
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -23,21 +22,21 @@ from triomq._admin.groups import GroupAdmin
 from triomq._admin.messages import MessageAdmin
 from triomq._admin.servers import ServerAdmin
 from triomq._admin.topics import Admin
-from triomq._arguments.kinds import check_callback, check_methods, check_text
 from triomq._arguments.numbers import check_count, check_seconds
+from triomq._client.members import Members
+from triomq._client.options import ClientOptions, check_options, dialer_of
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.broker_requests import BrokerRequests
 from triomq._cluster.client_statistics import (
     SINK_EVERY_S,
     ClientStatistics,
     LinkStatistics,
-    StatisticsSink,
     keep_sinking,
     sink_once,
 )
 from triomq._cluster.counters import Counters, count_code
 from triomq._cluster.heartbeats import Heartbeats
-from triomq._cluster.identity import Clock, UniqueKeys, client_id, default_instance_name, local_ip, wall_ms
+from triomq._cluster.identity import UniqueKeys, client_id, default_instance_name, local_ip, wall_ms
 from triomq._cluster.name_servers import NameServerGroup, NameServers, provider_for
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._cluster.replica_choice import ReadPreference
@@ -70,7 +69,6 @@ from triomq._message.hooks import (
 from triomq._message.message import MAX_BODY_BYTES, MessageQueue, check_group, check_topic
 from triomq._message.namespace import Namespace
 from triomq._message.transaction import TransactionCheck, TransactionListener
-from triomq._own_callbacks import OwnCallbacks, RunningCallback, callback_that_started_this
 from triomq._producer.producer import Producer
 from triomq._producer.request_reply import ReplyDesk
 from triomq._producer.sender import Sender, SendSettings
@@ -79,10 +77,8 @@ from triomq._producer.strategies.faults import FaultStrategy
 from triomq._producer.strategies.retry import Retries, RetryPolicy
 from triomq._producer.trace import TRACE_GROUP, SendTrace, Tracer
 from triomq._producer.transactions import check_listener
-from triomq._transport.credentials import Credentials
-from triomq._transport.dialing import Dialer, dial_tcp, tls_dialer
 from triomq._transport.link import HEADER_BYTES_MAX, Handler
-from triomq._transport.links import Backoff, Links
+from triomq._transport.links import Links
 from triomq.errors import ClientClosed, InvalidCall
 from triomq_protocol.names import DEFAULT_TOPIC, TRACE_TOPIC
 
@@ -93,53 +89,6 @@ _ZLIB: Final = ZlibCompressor()
 
 IN_FLIGHT_MAX: Final = 2**63 - 1
 """The highest bound on sends in flight, and on their bytes: the compiled sends count with integers of this size."""
-
-
-CLOCK_MAX_MS: Final = 253_402_300_799_999
-"""The end of the year 9999, the last that ``datetime`` supports."""
-
-CLOSING_ROUNDS: Final = 3
-"""How often the end of a client closes members: those there are, and those that their handlers and callbacks have made."""
-
-
-class ClientOptions(TypedDict, total=False):
-    """Keyword arguments of :func:`open_client`."""
-
-    dial: Dialer
-    tls: bool | ssl.SSLContext
-    credentials: Credentials | None
-    client_ip: str
-    instance_name: str
-    unit_name: str
-    unit_mode: bool
-    namespace: str
-    trace: bool
-    trace_topic: str
-    default_topic: str
-    default_topic_queues: int
-    refresh_every_s: float
-    heartbeat_every_s: float
-    route_wait_s: float | None
-    backoff: Backoff
-    max_pending: int
-    max_unsent_bytes: int
-    max_header_bytes: int
-    max_topics: int
-    clock: Clock
-    chance: random.Random
-    statistics_sink: StatisticsSink | None
-    statistics_every_s: float
-
-
-def _dialer(dial: Dialer | None, tls: bool | ssl.SSLContext) -> Dialer:
-    """The dialer of a client's connections, from the arguments of :func:`open_client`."""
-    if not isinstance(tls, bool | ssl.SSLContext):
-        raise InvalidCall(f"tls is True, False or an ssl.SSLContext, not a {type(tls).__name__}")
-    if tls is False:
-        return dial or dial_tcp
-    if dial is not None:
-        raise InvalidCall("give either tls or dial: a dialer makes its own connections")
-    return tls_dialer() if tls is True else tls_dialer(tls)
 
 
 class Client(metaclass=NoPublicConstructor):
@@ -170,18 +119,7 @@ class Client(metaclass=NoPublicConstructor):
     def __init__(
         self, name_servers: NameServers | None, nursery: trio.Nursery, links: trio.Nursery, options: ClientOptions
     ) -> None:
-        unknown = options.keys() - ClientOptions.__annotations__.keys()
-        if unknown:
-            raise TypeError(f"open_client() has no argument {', '.join(sorted(unknown))}")
-        for name in ("refresh_every_s", "heartbeat_every_s", "statistics_every_s"):
-            check_seconds(name, options.get(name, 1))
-        for name in ("default_topic_queues", "max_pending", "max_unsent_bytes", "max_header_bytes", "max_topics"):
-            check_count(name, options.get(name, 1), 1)
-        _check_options(options)
-        credentials = options.get("credentials")
-        if not isinstance(credentials, Credentials | None):
-            # Its value is not shown: it may be a secret.
-            raise InvalidCall(f"credentials is a {type(credentials).__name__}, not triomq.Credentials")
+        check_options(options)
         ip, unit = options.get("client_ip") or local_ip(), options.get("unit_name", "")
         instance = options.get("instance_name")
         self.client_id = client_id(ip, instance or default_instance_name(), unit)
@@ -194,14 +132,14 @@ class Client(metaclass=NoPublicConstructor):
         handlers: dict[int, Handler] = {}
         self._links = Links(
             links,
-            _dialer(options.get("dial"), options.get("tls", False)),
+            dialer_of(options),
             handlers=handlers,
             chance=self._chance,
             backoff=options.get("backoff"),
             max_pending=options.get("max_pending", 65535),
             max_unsent_bytes=options.get("max_unsent_bytes", 64 * 1024 * 1024),
             max_header_bytes=options.get("max_header_bytes", HEADER_BYTES_MAX),
-            credentials=credentials,
+            credentials=options.get("credentials"),
             on_code=partial(count_code, self._counters.codes),
         )
         self._name_servers = NameServerGroup(provider_for(name_servers), self._links, self._chance)
@@ -257,12 +195,8 @@ class Client(metaclass=NoPublicConstructor):
         self._trace_topic = _checked_trace_topic(options.get("trace_topic", TRACE_TOPIC))
         self._tracers: weakref.WeakValueDictionary[str, Tracer] = weakref.WeakValueDictionary()
         """Trace topic -> its tracer, as long as members use it or it has records."""
-        self._members: list[Producer | PullConsumer | LitePullConsumer | PushConsumer] = []
-        self._waited_for: weakref.WeakSet[OwnCallbacks] = weakref.WeakSet()
-        """The callbacks that the ends of members wait for, also of those that have closed and whose callbacks still run."""
+        self._members = Members()
         self._closed = False
-        self._leavers = trio.lowlevel.ParkingLot()
-        """Waits for members to leave."""
         self._closings = 0
         """How many calls of `aclose` close members now."""
         self._ended = trio.Event()
@@ -397,7 +331,6 @@ class Client(metaclass=NoPublicConstructor):
 
         async def leave() -> None:
             self._members.remove(producer)
-            self._leavers.unpark_all()
             await self._heartbeats.remove_producer(group)
 
         try:
@@ -421,8 +354,7 @@ class Client(metaclass=NoPublicConstructor):
             max_checks=max_checks,
             on_transaction_end=send_trace.transaction_ended if send_trace is not None else None,
         )
-        self._members.append(producer)
-        self._waited_for.update(producer._waited_for())  # noqa: SLF001
+        self._members.add(producer)
         return producer
 
     def pull_consumer(
@@ -658,14 +590,8 @@ class Client(metaclass=NoPublicConstructor):
     def _add_consumer(self, make: Callable[[Callable[[], None]], Consumer]) -> Consumer:
         """Register a consumer to be closed at the end, until it calls the function passed to `make`: it has left."""
 
-        def left() -> None:
-            self._members.remove(consumer)
-            self._leavers.unpark_all()
-
-        consumer = make(left)
-        self._members.append(consumer)
-        if not isinstance(consumer, PullConsumer):  # its end waits for no callback
-            self._waited_for.update(consumer._waited_for())  # noqa: SLF001
+        consumer = make(lambda: self._members.remove(consumer))
+        self._members.add(consumer)
         return consumer
 
     def statistics(self) -> ClientStatistics:
@@ -698,27 +624,11 @@ class Client(metaclass=NoPublicConstructor):
         Raises:
             InvalidCall: a callback, a handler or a check has called it, and would wait for itself.
         """
-        self._refuse_callbacks("aclose() of the client")
+        self._members.refuse_callbacks("aclose() of the client")
         self._links.closes_soon = True
         self._closings += 1
         try:
-            members: list[Producer | PullConsumer | LitePullConsumer | PushConsumer] = []
-            # Again for those that handlers and callbacks make until they end, and may have sent with. Not without
-            # a limit: other tasks may make some all the time.
-            for _ in range(CLOSING_ROUNDS):
-                late = [member for member in self._members if member not in members]
-                members += late
-                for member in late if at_once else ():
-                    if isinstance(member, Producer):
-                        member.abort()
-                # Concurrently: each may wait for a broker that does not answer.
-                async with trio.open_nursery() as nursery:
-                    for member in late:
-                        nursery.start_soon(member.aclose)
-                # One that another task closes may still wait for handlers, and commit then; or for the callback that waits
-                # for this.
-                while not self._callback_that_started_this() and any(member in self._members for member in members):
-                    await self._leavers.park()
+            await self._members.close(at_once=at_once)
             # After the members, whose ends are traced too.
             async with trio.open_nursery() as nursery:
                 for tracer in list(self._tracers.values()):
@@ -732,18 +642,8 @@ class Client(metaclass=NoPublicConstructor):
                     sink_once(self._sink, self.statistics)
                 self._links.close(ClientClosed("the client is closed"))
                 self._ended.set()
-        if not self._closed and not self._callback_that_started_this():
+        if not self._closed and not self._members.callback_that_started_this():
             await self._ended.wait()
-
-    def _refuse_callbacks(self, what: str, task: trio.lowlevel.Task | None = None) -> None:
-        """Raise :class:`InvalidCall` if a user's function would wait for its own end."""
-        for callbacks in self._waited_for:
-            callbacks.refuse(what, task)
-
-    def _callback_that_started_this(self) -> RunningCallback | None:
-        """The callback of this client, still running, that has started the current task and may wait for it."""
-        callback = callback_that_started_this()
-        return callback if callback is not None and callback.of in self._waited_for else None
 
     def _check_open(self) -> None:
         if self._closed:
@@ -755,28 +655,6 @@ def _check_kinds(kinds: Mapping[str, tuple[object, type]]) -> None:
     for name, (value, kind) in kinds.items():
         if value is not None and not isinstance(value, kind):
             raise InvalidCall(f"{name} is {type(value).__name__}, not triomq.{kind.__name__}")
-
-
-def _check_options(options: ClientOptions) -> None:
-    """Raise :class:`InvalidCall` for values that would fail much later, in a task whose failure ends the client."""
-    for name in ("client_ip", "instance_name", "unit_name", "namespace", "default_topic"):
-        if options.get(name) is not None:
-            check_text(name, options.get(name))
-    for name, value, kind in (
-        ("backoff", options.get("backoff"), Backoff),
-        ("chance", options.get("chance"), random.Random),
-    ):
-        if value is not None and not isinstance(value, kind):
-            raise InvalidCall(f"{name} is {type(value).__name__}, not {kind.__module__.split('.')[0]}.{kind.__name__}")
-    check_callback("dial", options.get("dial"))
-    check_callback("clock", options.get("clock"), plain=True)
-    now_ms: object = options.get("clock", wall_ms)()
-    if not isinstance(now_ms, int) or not 0 <= now_ms <= CLOCK_MAX_MS:
-        raise InvalidCall(f"clock returned {now_ms!r}, not the ms since 1970 as an int")
-    sink = options.get("statistics_sink")
-    if sink is not None:
-        check_methods("statistics_sink", sink, "take")
-        check_callback("take of statistics_sink", sink.take, plain=True)
 
 
 def _check_pull_hooks(pull_hooks: object, filter_hooks: object) -> None:

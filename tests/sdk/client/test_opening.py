@@ -18,7 +18,8 @@ import trio
 import trio.testing
 
 import triomq
-from triomq import _opening, errors
+from triomq import errors
+from triomq._client import opening
 from triomq._cluster.broker_offsets import BrokerOffsets
 from triomq_protocol.codes import RequestCode
 
@@ -34,7 +35,7 @@ def opened(monkeypatch, group_cluster):
         given.append(name_servers)
         return group_cluster.client()
 
-    monkeypatch.setattr(_opening, "open_client", open_client)
+    monkeypatch.setattr(opening, "open_client", open_client)
     return given
 
 

@@ -1,0 +1,1 @@
+"""The client: its options, its members, its opening and its end."""
