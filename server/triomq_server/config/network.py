@@ -126,8 +126,9 @@ class ServerNetworkConfig:
     # Ours, unknown to RocketMQ.
     max_connections: int = setting(10_000, least=1, most=INT32_MOST, at_start=True)
     """Maximum number of accepted links; a further one is refused, or replaces one of a host that has more."""
-    link_output_limit_bytes: int = setting(16_777_216, least=1, most=INT32_MOST, at_start=True)
-    """Unsent bytes of one link above which no more is read from it until they have been sent."""
+    link_output_limit_bytes: int = setting(1_048_576, least=1, most=INT32_MOST, at_start=True)
+    """Unsent bytes of one link above which no more is read from it until they have been sent. The kernel buffers a few MiB
+    before; more would only be work and memory for peers that read slowly or never."""
     output_limit_bytes: int = setting(factory=lambda: share_of_memory(8, least=128 << 20), least=1 << 20, fixed=True)
     """Unsent bytes of all links together; beyond this limit, the links with the most are closed."""
     incomplete_frames_limit_bytes: int = setting(

@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from triomq_server.config import BrokerConfig
 from triomq_server.wire import Limits, Link
 
 
@@ -26,6 +27,21 @@ async def test_nothing_is_read_from_a_link_with_too_much_unsent(autojump_clock, 
     wire.set_writable(None)
     await wait_all_tasks_blocked()
     assert len(wire.commands()) == 20
+
+
+async def test_a_reader_that_takes_nothing_gets_little_work(autojump_clock, bench, ask) -> None:
+    """By default few answers of the length of a pull's wait for it: hundreds of such readers must not keep the broker from
+    its senders, nor fill its memory."""
+    body = b"x" * 262_144
+    bench.handlers.plain[1] = lambda link, command: command.answer(body=body)
+    link, wire = await bench.connect(Limits(output_bytes=BrokerConfig().link_output_limit_bytes))
+    wire.writable_bytes = 0
+    wire.deliver(ask(1) * 100)
+    await wait_all_tasks_blocked()
+    assert link.unsent_bytes < 6 * len(body)
+    wire.set_writable(None)
+    await wait_all_tasks_blocked()
+    assert len(wire.commands()) == 100
 
 
 async def test_the_limit_holds_within_one_receive(autojump_clock, bench, ask) -> None:
