@@ -54,6 +54,7 @@ class IndexFile:
         "end_offset",
         "end_timestamp",
         "entries_at",
+        "lack",
         "path",
         "slots",
         "used_slots",
@@ -76,6 +77,7 @@ class IndexFile:
         ) = HEADER.unpack_from(self.buffer, 0)  # fmt: skip
         self.count = max(1, self.count)
         self.closed = False
+        self.lack: OSError | None = None
         self._reserved = 0
 
     @property
@@ -111,7 +113,7 @@ class IndexFile:
     def insert(self, entries: bytes | bytearray, start: int) -> int:
         """Add entries, packed as `HASHED_KEY`, from number `start` on, until the file or the disk is full; returns how many.
 
-        They do not count before `publish`.
+        They do not count before `publish`. After less than all of them `lack` is why.
         """
         buffer, slots, at = self.buffer, self.slots, self.entries_at + self.count * _ENTRY_BYTES
         read_slot, write_slot, write_entry = SLOT.unpack_from, SLOT.pack_into, INDEX_ENTRY.pack_into
@@ -121,34 +123,29 @@ class IndexFile:
             _, self.begin_offset, self.begin_timestamp = HASHED_KEY.unpack_from(entries, start * HASHED_KEY.size)
         stamped, seconds = -1, 0
         used = 0
-        try:
-            while number < stop:
-                if number >= self._reserved:
-                    self._reserve(number)
-                done = start + number - first
-                if COMPILED:
-                    behind = min(stop, self._reserved)
-                    used += compiled_index.write_entries(
-                        buffer, slots, number, behind, entries, done, self.begin_timestamp
-                    )
-                    number = behind
-                    continue
-                behind = done + min(stop, self._reserved) - number
-                some = memoryview(entries)[done * HASHED_KEY.size : behind * HASHED_KEY.size]
-                for key_hash, offset, timestamp in HASHED_KEY.iter_unpack(some):
-                    if timestamp != stamped:
-                        stamped, seconds = timestamp, self._seconds(timestamp)
-                    slot_at = _HEADER_BYTES + key_hash % slots * 4
-                    (previous,) = read_slot(buffer, slot_at)
-                    if not 0 < previous < number:
-                        previous = 0
-                        used += 1
-                    write_entry(buffer, at, key_hash, offset, seconds, previous)
-                    write_slot(buffer, slot_at, number)
-                    number += 1
-                    at += _ENTRY_BYTES
-        except OSError as e:
-            _log.error("index file %s cannot grow: %s", self.path, e)
+        while number < stop:
+            if number >= self._reserved and not self._has_reserved(number):
+                break
+            done = start + number - first
+            if COMPILED:
+                behind = min(stop, self._reserved)
+                used += compiled_index.write_entries(buffer, slots, number, behind, entries, done, self.begin_timestamp)
+                number = behind
+                continue
+            behind = done + min(stop, self._reserved) - number
+            some = memoryview(entries)[done * HASHED_KEY.size : behind * HASHED_KEY.size]
+            for key_hash, offset, timestamp in HASHED_KEY.iter_unpack(some):
+                if timestamp != stamped:
+                    stamped, seconds = timestamp, self._seconds(timestamp)
+                slot_at = _HEADER_BYTES + key_hash % slots * 4
+                (previous,) = read_slot(buffer, slot_at)
+                if not 0 < previous < number:
+                    previous = 0
+                    used += 1
+                write_entry(buffer, at, key_hash, offset, seconds, previous)
+                write_slot(buffer, slot_at, number)
+                number += 1
+                at += _ENTRY_BYTES
         if number > first:
             self.count = number
             self.used_slots += used
@@ -169,6 +166,15 @@ class IndexFile:
             self.buffer, 0, self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset, self.used_slots,
             self.count,
         )  # fmt: skip
+
+    def _has_reserved(self, number: int) -> bool:
+        """Reserve space for entries from this number on; false if there is none, and `lack` is why."""
+        try:
+            self._reserve(number)
+        except OSError as error:
+            self.lack = error
+            return False
+        return True
 
     def _reserve(self, number: int) -> None:
         start = self.entries_at + number * _ENTRY_BYTES
@@ -304,7 +310,7 @@ class Index:
         self._local_time = local_time
         self.files: list[IndexFile] = []
         self.filled: list[IndexFile] = []
-        self._failure: str | None = None  # why no file could be made, as last logged
+        self._failure: str | None = None  # why the last entries could not be added, as logged
 
     # ---- life on disk
 
@@ -470,16 +476,16 @@ class Index:
             while done < given:
                 if file is None or file.full:
                     file = self._next_file(file)
-                    self._failure = None
                 added = file.insert(entries, done)
-                if not added:
-                    break
+                if not added and file.lack is not None:
+                    raise file.lack
                 done += added
+                self._failure = None
         except OSError as e:
             reason = e.strerror or str(e)  # each file that is tried has another path
             if reason != self._failure:
                 self._failure = reason
-                _log.error("no new index file: %s", e)
+                _log.error("the index cannot grow: %s", e)
         if file is not None:
             file.publish()
         return done

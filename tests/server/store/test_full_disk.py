@@ -95,7 +95,7 @@ async def test_files_that_cannot_be_made_are_logged_now_and_then(
         assert 1 <= counts[0] <= 10
         assert counts[1] == 0
         assert 1 <= caplog.text.count("the store cannot grow") <= 10
-        assert caplog.text.count("no new index file") <= 1
+        assert caplog.text.count("the index cannot grow") <= 1
         await trio.sleep(25)
         assert store.append(make_record(100)).status is AppendStatus.PUT_OK
         store.notify_arrivals()

@@ -21,6 +21,7 @@ from triomq_server.config import StoreConfig
 from triomq_server.disk import RealDisk, real_disk, real_files
 from triomq_server.disk.access import MappedFile
 from triomq_server.store import NewRecord, open_store
+from triomq_server.store import index as index_module
 from triomq_server.store.dispatch.key_hashes import index_hashes
 from triomq_server.store.index import HASHED_KEY, Index, IndexFile
 from triomq_server.store.stopped.whole_repair import look
@@ -376,6 +377,25 @@ async def test_a_full_disk_does_not_keep_the_index_from_being_built_again(
             assert len(to_the_end(store.query("T", f"{n:032X}", 5, 0, FOREVER)).records) == 1, n
 
 
+def test_a_file_that_cannot_grow_is_logged_once(
+    memory_disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full disk is asked again each second."""
+    monkeypatch.setattr(index_module, "_RESERVE_ENTRIES", 1000)
+    index = Index(memory_disk, "/i", 7, 9000, lambda: 1_795_300_000_123, lambda ms: time.gmtime(ms // 1000))
+    entries = index_hashes([("T", f"k{n}", n, n) for n in range(8000)])
+    assert index.add(entries[: HASHED_KEY.size]) == 1
+    memory_disk.capacity_bytes = memory_disk.used_bytes
+    added = 1 + index.add(entries[HASHED_KEY.size :])
+    assert 1 < added < 8000
+    for _ in range(10):
+        assert index.add(entries[added * HASHED_KEY.size :]) == 0
+    assert caplog.text.count("the index cannot grow") == 1
+    memory_disk.capacity_bytes = None
+    assert index.add(entries[added * HASHED_KEY.size :]) == 8000 - added
+    assert index.files[0].count == 8001
+
+
 def test_a_file_that_cannot_be_made_is_logged_once_and_the_full_one_kept_once(
     memory_disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -393,7 +413,7 @@ def test_a_file_that_cannot_be_made_is_logged_once_and_the_full_one_kept_once(
         for _ in range(10):
             assert index.add(entries[5 * HASHED_KEY.size :]) == 0
             now_ms += 1000
-    assert caplog.text.count("no new index file") == 1
+    assert caplog.text.count("the index cannot grow") == 1
     assert index.add(entries[5 * HASHED_KEY.size :]) == 1
     assert index.filled == index.files[:1]
 
