@@ -167,6 +167,8 @@ class MessageStore:
             self.append_listeners.append(self.flusher.wake)
         self.running_flags = 0
         self.half_cut = False
+        self._disk_lacks: dict[int, str] = {}
+        """The running flags that the disk has caused, and why."""
         self._space_lacks = Repeats()  # the disk may report free space although a file still cannot be made
         self._refusals = Repeats()
         self.not_written: str | None = None
@@ -218,19 +220,26 @@ class MessageStore:
         refusing = NOT_WRITEABLE | WRITE_LOGICS_QUEUE_ERROR | WRITE_INDEX_FILE_ERROR | DISK_FULL
         self._writable = self._open and not self._is_slave and not self.running_flags & refusing
 
-    def _disk_failed(self) -> None:
+    def _disk_failed(self, why: str) -> None:
+        self._disk_lacks[NOT_WRITEABLE] = f"the disk refuses the log: {why}"
         self.set_flag(NOT_WRITEABLE)
 
     def _disk_recovered(self) -> None:
         self.clear_flag(NOT_WRITEABLE)
 
+    @property
+    def disk_lack(self) -> str | None:
+        """Why the disk is the reason that appends are refused; None if it is not."""
+        return next((why for flag, why in self._disk_lacks.items() if self.running_flags & flag), None)
+
     def _no_space(self, why: str = "no space left for the store") -> None:
         if not self.running_flags & DISK_FULL and self._space_lacks.add("") is not None:
             _log.error("%s; messages are refused until that has changed, reading goes on", why)
+        self._disk_lacks[DISK_FULL] = why
         self.set_flag(DISK_FULL)
 
     def _index_full(self) -> None:
-        self._no_space("the index has no new file")  # which has been logged with the reason
+        self._no_space("no space left for the index")  # which has been logged with the reason
 
     def _space_checked(self, refuse: bool) -> None:
         if refuse:
@@ -532,7 +541,7 @@ class MessageStore:
         if error.errno in _NO_SPACE:
             self._no_space()
         else:
-            self._no_space("a file of the store cannot be made or extended")
+            self._no_space(f"a file of the store cannot be made or extended: {error.strerror}")
         return _UNAVAILABLE
 
     def append_raw(self, data: bytes | memoryview, offset: int) -> None:

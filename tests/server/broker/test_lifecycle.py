@@ -301,7 +301,24 @@ async def test_sync_flush(open_broker: Any, fails: bool, code: int) -> None:
         assert waited <= 1.6
 
 
-# -- a full disk
+# -- a disk that fails, and a full one
+
+
+@pytest.mark.parametrize(
+    ("compat", "ends"), [("safe", "Here: the disk refuses the log: the memory disk was set to fail"), ("4.9", ", etc.")]
+)
+async def test_a_sender_learns_that_the_disk_fails(open_broker: Any, compat: str, ends: str) -> None:
+    """The used fractions in the remark say nothing of it."""
+    async with open_broker(flushDiskType="SYNC_FLUSH", compat=compat) as broker:
+        peer = await broker.peer()
+        broker.disk.failing_syncs = True
+        await peer.put()
+        answer = await peer.put()
+        assert answer.code == 14
+        assert answer.remark.endswith(ends)
+        broker.disk.failing_syncs = False
+        await trio.sleep(6)
+        assert (await peer.put()).code == 0
 
 
 async def test_a_broker_on_a_full_disk_refuses_messages_and_serves_reads(open_broker: Any) -> None:
@@ -314,6 +331,7 @@ async def test_a_broker_on_a_full_disk_refuses_messages_and_serves_reads(open_br
             assert stored < 100
         assert answer.code == 14
         assert answer.remark.startswith("service not available now. ")
+        assert answer.remark.endswith(", etc. Here: no space left for the store")
         assert answer.fields == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
         assert stored > 5
         offset = 0

@@ -73,7 +73,7 @@ class Flusher:
         self.flushed_offset = 0
         self.times = Histogram()
         """How long the disk took for each flush of the log."""
-        self.failed: Callable[[], None] = lambda: None
+        self.failed: Callable[[str], None] = lambda _: None
         self.recovered: Callable[[], None] = lambda: None
         self._broken = False
         self._look_at = float("inf")
@@ -189,7 +189,7 @@ class Flusher:
                 self._broken = True
                 self._pauses.reset()
                 self._look_at = trio.current_time() + self._pauses.next_s()
-                self.failed()
+                self.failed(error.strerror or str(error))
                 self._waiters.fail_all()
                 await self._note_refusal()
                 return target
@@ -289,7 +289,7 @@ class Flusher:
         for segment in self._commitlog.segments.items:
             segment.flushed = min(segment.flushed, max(0, log_offset - segment.base))
         self._broken = self._refusal_noted = True
-        self.failed()
+        self.failed("it had refused a part of it before this start")
         await self.try_again()
 
     async def prepare_space_forever(self) -> None:

@@ -160,13 +160,15 @@ def unavailable_remark(broker: Broker) -> str:
     """The remark of code 14, with the used fractions of the disks of commit log, consume queues and index.
 
     The last two share one partition here. They are measured now, since a disk may fill up faster than it is checked.
+    If the disk is the reason, the remark ends with what it lacks: a disk that is read-only or broken may be almost empty.
     """
     log, others = broker.store.cleaner.measure()
+    why = None if broker.compat_49 else broker.store.disk_lack
     return (
         "service not available now. It may be caused by one of the following reasons: the broker's disk is full "
         f"[CL: {log:5.2f} CQ: {others:5.2f} INDEX: {others:5.2f}], messages are put to the slave, "
         "message store has been shut down, etc."
-    )
+    ) + (f" Here: {why}" if why else "")
 
 
 def _local_time(now_ms: int) -> str:
