@@ -30,7 +30,8 @@ _CURES = {
     errno.EAFNOSUPPORT: "this machine does not support that kind of address; give an IPv4 address instead of an IPv6 one",
     errno.EISDIR: "a directory stands where a file should be; move it away",
     errno.EEXIST: "a file stands where a directory should be; move it away, or set storePathRootDir (--store)",
-    errno.EROFS: "the file system is read-only; set storePathRootDir (--store) to a directory on another one",
+    errno.EROFS: "the file system is read-only; see whether it has faults (dmesg), and mount it writable; if nothing is stored "
+    "yet, another storePathRootDir (--store) will do",
 }
 
 _UNREADABLE = "this user may not read or write it; look at its owner and mode (ls -l), and at those of its directories"

@@ -7,6 +7,7 @@ index and arrivals. The layout and encoding of records are in `triomq_protocol.r
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import mmap
 import os
@@ -461,11 +462,11 @@ class CommitLog:
         return segment
 
     def close(self) -> None:
-        """Unmap everything; a file prepared ahead but never used is deleted."""
+        """Unmap everything; a file prepared ahead but never used is deleted, by the next start if the disk refuses."""
         self.publish_position()
         self._raw.close()
         self.segments.close()
-        with self._preparing:
+        with self._preparing, contextlib.suppress(OSError):
             self._discard_prepared()
 
     def _discard_prepared(self) -> None:

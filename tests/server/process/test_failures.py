@@ -40,6 +40,7 @@ def failed(number: int, path: str | None = None) -> OSError:
             "/store/abort: it is a FIFO, not a file; move it away, or name another one, then start again",
         ),
         (failed(errno.ENOSPC, "/elsewhere"), "(/store): the disk is full"),
+        (failed(errno.EROFS, "/store/lock"), "(/store/lock): the file system is read-only; see whether it has faults"),
         (failed(errno.EACCES, "/root/x"), "(/root/x): this user may not read or write it; look at its owner"),
         (
             socket.gaierror(socket.EAI_NONAME, "Name or service not known"),

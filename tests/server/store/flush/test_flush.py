@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import struct
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import trio
+import trio.testing
 from memory_disk import MemoryDisk, MemoryFile, NothingUnforced
 
 from triomq_server.config import FlushDiskType, StoreConfig
@@ -641,3 +643,26 @@ async def test_cancelled_while_open_closes_in_order(make_config: MakeConfig, mak
     async with open_store(make_config(ROOT), disk=disk) as store:
         assert store.recovery_report.clean
         assert store.queue_bounds("T", 0) == (0, 1)
+
+
+async def test_a_stop_on_a_disk_that_has_become_read_only_says_what_it_has_not_taken(
+    memory_disk: MemoryDisk, clock: Any, make_config: Any, make_record: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor can the log file that was made ahead be deleted."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    config = make_config("/store")
+    with monkeypatch.context() as patched:
+        async with open_store(config, disk=memory_disk, clock=clock) as store:
+            assert store.append(make_record(0)).status is AppendStatus.PUT_OK
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(memory_disk.list("/store/commitlog")) == 2
+            patched.setattr(memory_disk, "remove", refuse)
+            patched.setattr(memory_disk, "write", refuse)
+            patched.setattr(memory_disk, "check_sync", refuse)
+        assert store.not_written == "[Errno 30] Read-only file system"
+    async with open_store(config, disk=memory_disk.after_kill(), clock=clock) as store:
+        assert store.queue_bounds("T", 0) == (0, 1)
+        assert store.append(make_record(1)).status is AppendStatus.PUT_OK
