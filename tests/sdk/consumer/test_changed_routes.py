@@ -11,6 +11,7 @@ import trio
 from consumer_broker import until
 
 import triomq
+from triomq._consumer.group.members import STILL_HAVE_TIMEOUT_S
 from triomq._consumer.group.rebalance import ROUTE_SPREAD_S
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import GetConsumerStatusBody, GetConsumerStatusRequest
@@ -222,6 +223,21 @@ async def test_a_broker_that_does_not_say_what_a_member_has(autojump_clock, grou
         group.set_route(group_cluster.broker)
         await until(lambda: group_cluster.broker.requests(STATUS))
         await group.is_shared_out(QUEUES, 1.5)
+
+
+async def test_a_broker_that_cannot_be_reached_to_say_what_a_member_has(autojump_clock, group_cluster):
+    """It is waited for as long as one that does not answer, although a dial may take longer; the others' answers count."""
+    second = group_cluster.add_master("broker-b")
+    second.consumers.serves_groups = True
+    async with group_cluster.client(instance_name="1") as client, client.lite_pull_consumer("G") as consumer:
+        await consumer.subscribe("T")
+        await until(lambda: len(consumer.assignment) == 4)
+        group_cluster.network.hanging.add(second.address)
+        await second.cut()
+        began = trio.current_time()
+        have = await consumer._member.rebalance._members.still_have(dict.fromkeys(consumer.assignment, "10.0.0.1@1"))
+        assert trio.current_time() - began <= STILL_HAVE_TIMEOUT_S
+        assert {queue.broker_name for queue in have} == {"broker-a"}
 
 
 @pytest.mark.parametrize("kind", ["lite", "push", "ordered", "share"])

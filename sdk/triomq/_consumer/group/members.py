@@ -164,9 +164,11 @@ class Members:
         asked: defaultdict[tuple[str, str, str], list[MessageQueue]] = defaultdict(list)
         for queue, member in owners.items():
             asked[member, queue.broker_name, queue.topic].append(queue)
-        async with open_plain_nursery() as nursery:
-            for (member, _, _), queues in asked.items():
-                nursery.start_soon(ask, member, queues)
+        # Around all, since a connection may have to be opened first.
+        with trio.move_on_after(STILL_HAVE_TIMEOUT_S):
+            async with open_plain_nursery() as nursery:
+                for (member, _, _), queues in asked.items():
+                    nursery.start_soon(ask, member, queues)
         return found
 
     async def _queues_of(self, member: str, queue: MessageQueue) -> set[MessageQueue]:
