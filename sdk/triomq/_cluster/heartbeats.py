@@ -31,7 +31,8 @@ HEARTBEAT_EVERY_S: Final = 30.0
 """Period (``heartbeatBrokerInterval``)."""
 
 LOST_AGAIN_S: Final = 3.0
-"""How soon, and how often, a broker that may ask about transactions is dialled again after its link was lost."""
+"""How soon, and how often, a broker that should know consumers, or may ask about transactions, is dialled again after its
+link was lost."""
 
 MASTERS_AGAIN_S: Final = 3.0
 """How soon the name server is asked again for all masters if it has not answered."""
@@ -275,9 +276,15 @@ class Heartbeats:
         finally:
             self._first_beats.pop(link).set()
 
+    @property
+    def _must_return(self) -> bool:
+        """Whether brokers must know this client all the time."""
+        return bool(self._answering or self._consumers)
+
     def _link_lost(self, link: Link) -> None:
-        # Nothing else may dial it for a whole period, in which a restarted broker would know no producer to ask.
-        if self._answering and link.address not in self._lost and link.address in self._addresses():
+        # Nothing else may dial it for a whole period, in which a restarted broker would know no producer to ask, and would
+        # list the members of a group without those that have no queue there: others would take all their queues.
+        if self._must_return and link.address not in self._lost and link.address in self._addresses():
             self._lost.add(link.address)
             self._nursery.start_soon(self._return_to, link.address)
 
@@ -286,7 +293,7 @@ class Heartbeats:
         try:
             while True:
                 await trio.sleep(LOST_AGAIN_S)
-                if not self._answering or address not in self._addresses() or self._links.ready(address) is not None:
+                if not self._must_return or address not in self._addresses() or self._links.ready(address) is not None:
                     return
                 await self._beat_at(address)
         finally:

@@ -493,7 +493,8 @@ class Membership(ABC):
             self._doubt()
 
     def _doubt(self) -> None:
-        if self.shares_queues and self._nursery is not None and len(self.positions):
+        # Also without a position: as long as brokers do not list it, it is not given the queues of members that end.
+        if self.shares_queues and self._nursery is not None:
             self.positions.doubt()
             self.engine.withhold_offsets()
             self._certain_from = None

@@ -354,6 +354,44 @@ async def shared_by_two(two_masters, open_consumer):
         yield consumer, second
 
 
+async def test_a_broker_that_comes_back_knows_a_member_that_pulls_nothing_there(autojump_clock, shared_by_two):
+    """Otherwise it would list the group without this member, and the other one take the queues of this one, too."""
+    consumer, second = shared_by_two
+    me = consumer._member._client.client_id
+    await second.stop()
+    await trio.sleep(4)
+    assert consumer.assignment == [Q0, Q1]
+    second.up = True
+    await until(lambda: me in second.consumers.members["G"], 6)
+
+
+@pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
+async def test_a_member_without_queues_is_known_again_at_once(autojump_clock, group_cluster, open_consumer, options):
+    """It takes over when the members that have the queues end."""
+    members = group_cluster.broker.consumers.members
+    members["G"] = {"!1": object(), "!2": object()}
+    async with open_consumer(**options) as consumer:
+        await trio.sleep(10)
+        assert not consumer.assignment
+        group_cluster.broker.seen.clear()
+        await group_cluster.broker.cut()
+        await until(lambda: group_cluster.broker.requests(RequestCode.HEART_BEAT), 1)
+        await until(lambda: len(members["G"]) == 3, 1)
+
+
+async def test_a_member_whose_lock_another_one_has_is_known_again_at_once(autojump_clock, group_cluster, open_consumer):
+    consumers = group_cluster.broker.consumers
+    async with open_consumer(ordered=True) as consumer:
+        await until(lambda: len(consumer.assignment) == 2)
+        for key in consumers.locks:
+            consumers.locks[key] = ("other", trio.current_time() + 600)
+        await until(lambda: consumer._member.positions.get(Q0) is None)
+        await trio.sleep(20)  # the last pull has ended
+        group_cluster.broker.seen.clear()
+        await group_cluster.broker.cut()
+        await until(lambda: group_cluster.broker.requests(RequestCode.HEART_BEAT), 1)
+
+
 @pytest.mark.parametrize("noticed_s", [0, 0.5, 6])
 async def test_a_broker_that_leaves_is_noticed_by_a_member_that_pulls_nothing_there(
     autojump_clock, two_masters, shared_by_two, noticed_s

@@ -256,9 +256,6 @@ class Positions:
         """The offsets of a topic's queues, for a broker's request 221."""
         return {queue: offset for queue, offset in self._offsets.items() if queue.topic == topic}
 
-    def __len__(self) -> int:
-        return len(self._offsets)
-
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool) -> bool:
         """Record how far a queue is consumed.
 
