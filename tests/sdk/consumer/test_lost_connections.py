@@ -12,6 +12,7 @@ from consumer_broker import MemoryOffsets, until
 
 import triomq
 from triomq import errors
+from triomq._consumer.group.members import RETURN_MAX_S
 from triomq_protocol.codes import RequestCode
 
 Q0 = triomq.MessageQueue("T", "broker-a", 0)
@@ -377,6 +378,62 @@ async def test_a_member_without_queues_is_known_again_at_once(autojump_clock, gr
         await group_cluster.broker.cut()
         await until(lambda: group_cluster.broker.requests(RequestCode.HEART_BEAT), 1)
         await until(lambda: len(members["G"]) == 3, 1)
+
+
+@pytest.fixture
+def half(group_cluster, open_consumer):
+    """Opens a member that has one of two queues; the other one is another member's."""
+
+    @asynccontextmanager
+    async def opened(**options):
+        members = group_cluster.broker.consumers.members
+        members["G"] = {"~other": object()}
+        async with open_consumer(**options) as consumer:
+            await until(lambda: consumer.assignment == [Q0])
+            yield consumer, members["G"]
+
+    return opened
+
+
+@pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
+@pytest.mark.parametrize("away_s", [1, 5, 60])
+async def test_a_restarted_broker_lists_the_members_one_after_the_other(
+    autojump_clock, group_cluster, half, options, away_s
+):
+    """The first one that dials it waits for those that it knows."""
+    async with half(**options) as (consumer, members):
+        await group_cluster.broker.stop()
+        await trio.sleep(away_s)
+        members.clear()
+        group_cluster.broker.up = True
+        await until(lambda: members, 6)
+        await trio.sleep(min(2 * away_s, 6))
+        assert consumer.assignment == [Q0]
+        members["~other"] = object()
+        await trio.sleep(60)
+        assert consumer.assignment == [Q0]
+
+
+async def test_a_member_that_ended_while_the_broker_was_away(autojump_clock, group_cluster, half):
+    async with half() as (consumer, members):
+        await group_cluster.broker.stop()
+        await trio.sleep(20)
+        members.clear()
+        group_cluster.broker.up = True
+        await until(lambda: consumer.assignment == [Q0, Q1], 6 + RETURN_MAX_S)
+
+
+async def test_a_member_that_ended_is_not_expected_again(autojump_clock, group_cluster, half):
+    """Although the connection is lost again and again."""
+    async with half() as (consumer, members):
+        await group_cluster.broker.stop()
+        await trio.sleep(20)
+        members.clear()
+        group_cluster.broker.up = True
+        with trio.fail_after(30):
+            while consumer.assignment == [Q0]:
+                await trio.sleep(0.8)
+                await group_cluster.broker.cut()
 
 
 async def test_a_member_whose_lock_another_one_has_is_known_again_at_once(autojump_clock, group_cluster, open_consumer):

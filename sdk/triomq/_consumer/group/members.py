@@ -40,6 +40,16 @@ MEMBERS_TIMEOUT_S: Final = 3.0
 SILENT_S: Final = 20.0
 """For how long a broker that let a request time out is asked last, or not at all."""
 
+RETURN_MAX_S: Final = 10.0
+"""How long the members of before are expected at most after a broker has come back: they dial it at pauses of up to 5 s,
+or every 3 s."""
+
+
+def expected_for_s(away_s: float) -> float:
+    """How long the members of before are expected at a broker that was away: their pauses between dials have grown as
+    the time that it was away has."""
+    return min(1.0 + 2 * away_s, RETURN_MAX_S)
+
 
 class Members:
     """Asks brokers for the members of a group.
@@ -63,22 +73,38 @@ class Members:
         """When this round began, on trio's clock."""
         self._listed: dict[str, list[str]] = {}
         """Broker -> the members that it has listed in this round, when all were asked."""
+        self._known: set[str] = set()
+        """The members by the last list, with those that are expected."""
+        self._lost_s: dict[str, float] = {}
+        """Broker -> when its connection was lost, on trio's clock."""
+        self._incomplete_until: dict[str, float] = {}
+        """Broker that has come back -> until when its list may be incomplete, on trio's clock."""
+        self._expected_until: dict[str, float] = {}
+        """Member that a broker does not list -> until when it is expected, on trio's clock."""
+        self.expects_more = False
+        """Whether members were counted in this round that a broker does not list yet."""
 
     def begin_round(self) -> None:
         """Begin another round: in each, a broker that is silent is waited for once, and not at each topic; and when all
         brokers are asked, each is asked once."""
         self._round_s = trio.current_time()
         self._listed.clear()
+        self.expects_more = False
 
     @contextmanager
     def following(self, topics: Callable[[], Collection[str]]) -> Iterator[None]:
         """Have the routes of these topics refreshed when the connection to one of their brokers is lost."""
 
         def lost(link: Link) -> None:
+            self._lost_s.setdefault(link.address, trio.current_time())
             for topic in topics():
                 self._routes.note_cut_off(topic, link.address, again=not link.has_received)
 
         def opened(link: Link) -> None:
+            lost_s = self._lost_s.pop(link.address, None)
+            if lost_s is not None:
+                now = trio.current_time()
+                self._incomplete_until[link.address] = now + expected_for_s(now - lost_s)
             for topic in topics():
                 self._routes.note_connected(topic, link.address)
 
@@ -203,4 +229,27 @@ class Members:
             self._silent_since[address] = trio.current_time()
             raise
         what = f"the members of group {self._group}"
-        return short_body_of(ConsumerIdList, checked(answer, what, address), what, address).consumer_id_list
+        listed = short_body_of(ConsumerIdList, checked(answer, what, address), what, address).consumer_id_list
+        return listed + self._expected(address, listed)
+
+    def _expected(self, address: str, listed: Collection[str]) -> list[str]:
+        """The members that a broker does not list yet, since it has come back a moment ago: it lists those first that have
+        dialled it first, and these would take the queues of the others."""
+        now = trio.current_time()
+        # A member is expected once: a connection that is lost again and again must not keep one that has ended.
+        until_s = self._incomplete_until.get(address, -math.inf)
+        missing = self._known.difference(listed)
+        self._expected_until = {member: self._expected_until.get(member, until_s) for member in missing}
+        expected = sorted(member for member in missing if now < self._expected_until[member])
+        self._known = {*listed, *expected}
+        if expected:
+            self.expects_more = True
+            self._lines.write(
+                logging.INFO,
+                address,
+                "has come back, and lists %d members of %s; %d more are expected there",
+                len(set(listed)),
+                self._group,
+                len(expected),
+            )
+        return expected

@@ -264,6 +264,7 @@ class Rebalance:
             )
             shares = [await self._work_out(topic) for topic in topics]
             done &= all(share.done for share in shares)
+            done &= self._members is None or not self._members.expects_more
             now, unlisted = trio.current_time(), [share.topic for share in shares if not share.is_listed]
             self._unlisted_since = {topic: self._unlisted_since.get(topic, now) for topic in unlisted}
             done &= await self._apply([share for share in shares if share.queues is not None])

@@ -89,6 +89,7 @@ class Members:
         self.ids: list[str] | None = list(ids)
         self.asked = 0
         self.during = None
+        self.expects_more = False
 
     def following(self, _topics):
         return nullcontext()
