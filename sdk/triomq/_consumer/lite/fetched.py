@@ -55,14 +55,22 @@ class PolledMessages:
         """Make waiting polls check again whether the consumer is open."""
         self._arrived.set()
 
-    def finish(self) -> list[list[HeldMessage]]:
-        """Mark the messages that were given out as done, and return them, in parts of one queue each."""
-        done = self._given_out
+    def finish(self) -> tuple[list[list[HeldMessage]], int]:
+        """Mark the messages that were given out as done.
+
+        Returns:
+            The messages, in parts of one queue each, and how many of them were held until now: not those that were given
+            up with their queue.
+        """
+        done, ended = self._given_out, 0
         if done:
             self._given_out = []
             for part in done:
-                part[0].page.holder.owner.finish_page(part)
-        return done
+                holder = part[0].page.holder
+                ended += holder.count
+                holder.owner.finish_page(part)
+                ended -= holder.count
+        return done, ended
 
     async def batch(self, wait_s: float) -> list[ReceivedMessage]:
         """Give out the rest of an answer; an empty list if there is none in time."""

@@ -159,7 +159,7 @@ class LitePullConsumer(AssignedQueues):
         given = list(queues)
         for queue in given:
             check_queue(queue)
-        wanted = list(dict.fromkeys(given))
+        wanted = dict.fromkeys(given)  # in order, each once
         await self.start()
         async with self._assigning:
             self._check_open()  # it may have been closed meanwhile

@@ -62,6 +62,8 @@ class LiteMembership(Membership):
         self.messages = PolledMessages(self.check_open)
         self._held_max = lite.held_max
         self._trace = ConsumeTrace(lite.tracer, client.unique_keys) if lite.tracer is not None else None
+        self._held = 0
+        """How many messages of all queues are held: counted as they come and go, since each pull asks for it."""
         self._holding_back = False
         self._revoking: dict[MessageQueue, PulledQueue] = {}
         """The queues whose ``on_revoked`` runs: their offsets still count."""
@@ -117,7 +119,9 @@ class LiteMembership(Membership):
 
     def finish_polled(self) -> None:
         """Mark the messages that were given out as consumed."""
-        for done in self.messages.finish():
+        parts, ended = self.messages.finish()
+        self._held -= ended
+        for done in parts:
             source = self._revoking.get(done[0].queue)
             if source is not None and source.process is done[0].page.holder:
                 # It was given up with its queue, before it was known to be consumed.
@@ -138,26 +142,25 @@ class LiteMembership(Membership):
         if self._trace is not None:
             self._trace.polled(self.group, messages)
 
-    def _held(self) -> int:
-        return sum(source.process.count for source in self.engine.queues.values())
-
     def _holds_too_much(self, _source: PulledQueue) -> bool:
-        if self._held() <= self._held_max:
+        if self._held <= self._held_max:
             return False
         self._holding_back = True
         return True
 
     def _resume_fetching(self) -> None:
-        if self._holding_back and self._held() <= self._held_max:
+        if self._holding_back and self._held <= self._held_max:
             self._holding_back = False
             self.engine.wake()
 
     def pulled(self, _source: PulledQueue, messages: list[HeldMessage]) -> None:
         """Take new messages of a queue."""
+        self._held += len(messages)
         self.messages.add(messages)
 
-    def given_up(self, _source: PulledQueue, _count: int, _size_bytes: int) -> None:
+    def given_up(self, _source: PulledQueue, count: int, _size_bytes: int) -> None:
         """Drop messages that were given up."""
+        self._held -= count
         self.messages.drop_given_up()
         self._resume_fetching()
 

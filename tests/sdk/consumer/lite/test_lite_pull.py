@@ -614,6 +614,53 @@ async def test_fetching_ahead_has_limits(autojump_clock, group_cluster):
         assert len(await drain(consumer)) == 1000
 
 
+async def test_messages_given_up_are_held_no_longer(autojump_clock, group_cluster):
+    fill(group_cluster, 500)
+    fill(group_cluster, 500, queue_id=1)
+    async with (
+        group_cluster.client() as client,
+        client.lite_pull_consumer("G", start_from="earliest", batch_max=10, held_max=50) as consumer,
+    ):
+        member = consumer._member
+
+        def held():
+            return sum(source.process.count for source in member.engine.queues.values())
+
+        await consumer.assign([Q0, Q1])
+        for _ in range(20):
+            await trio.sleep(1)
+            (message, *_) = await consumer.poll()
+            await consumer.seek(message.queue, 0)  # what was polled and what was fetched ahead are given up
+            assert member._held == held()
+        await consumer.assign([Q0])
+        await trio.sleep(1)
+        assert 50 < member._held == held() <= 60
+        await consumer.seek(Q0, 0)
+        assert len(await drain(consumer)) == 500
+        assert member._held == held() == 0
+
+
+async def test_a_pull_looks_at_no_other_queue(autojump_clock, group_cluster):
+    """With tens of thousands of queues pulls would otherwise use the whole loop."""
+
+    class Queues(dict):
+        looks = 0
+
+        def values(self):
+            self.looks += 1
+            return super().values()
+
+    queues = [triomq.MessageQueue("T", "broker-a", number) for number in range(40)]
+    async with (
+        group_cluster.client() as client,
+        client.lite_pull_consumer("G", auto_commit=False, start_from="earliest") as consumer,
+    ):
+        consumer._member.engine.queues = Queues()
+        await consumer.assign(queues)
+        await until(lambda: len(group_cluster.broker.requests(RequestCode.PULL_MESSAGE)) == len(queues))
+        assert consumer._member.engine.queues.looks < 5
+
+
 async def test_waiting_for_a_message(autojump_clock, group_cluster):
     async with group_cluster.client() as client, client.lite_pull_consumer("G") as consumer:
         await consumer.subscribe("T")
