@@ -12,6 +12,7 @@ import trio
 from triomq import Client, LitePullConsumer, MessageQueue, QueueBounds, ReceivedMessage, StartFrom
 from triomq._cli.options import (
     UNREAD,
+    ask_about,
     body_text,
     check_outage,
     checked_queue,
@@ -270,12 +271,13 @@ async def _unread(
     them. Brokers that do not answer here are added to `without_answer`."""
     found: dict[MessageQueue, int] = {}
     positions = {queue: consumer.position(queue) for queue in consumer.assignment}  # another member may take some soon
-    for queue, position in positions.items():
-        if queue.broker_name not in without_answer:
-            with noting_outage(queue, without_answer):
-                if position < await bounds.max_offset(queue):
-                    found[queue] = position
-    return {queue: position for queue, position in found.items() if queue.broker_name not in without_answer}
+
+    async def ask(queue: MessageQueue) -> None:
+        if positions[queue] < await bounds.max_offset(queue):
+            found[queue] = positions[queue]
+
+    await ask_about(positions, ask, without_answer)
+    return {queue: found[queue] for queue in sorted(found) if queue.broker_name not in without_answer}
 
 
 def _say_nothing_came(topic: str, start: str) -> None:
@@ -343,10 +345,11 @@ async def _starts(
         click.ClickException: no broker answers.
     """
     found: dict[MessageQueue, int] = {}
-    for queue in queues:
-        if queue.broker_name not in without_answer:
-            with noting_outage(queue, without_answer):
-                found[queue] = await _start(bounds, queue, start)
+
+    async def ask(queue: MessageQueue) -> None:
+        found[queue] = await _start(bounds, queue, start)
+
+    await ask_about(queues, ask, without_answer)
     if not found:
         check_outage(without_answer, incomplete=UNREAD)
     warn_of_outage(without_answer, "its queues are not read")

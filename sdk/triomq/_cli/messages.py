@@ -22,6 +22,7 @@ from triomq._cli.groups import groups
 from triomq._cli.offsets import offsets
 from triomq._cli.options import (
     UNREAD,
+    ask_about,
     check_outage,
     checked_queue,
     filter_of,
@@ -225,10 +226,7 @@ def pull(
             if only is not None:
                 queues = [checked_queue(only, queues)]
             without_answer: dict[str, str] = {}
-            for each in queues:
-                if each.broker_name not in without_answer:
-                    with noting_outage(each, without_answer):
-                        await _seek(consumer, each, start, offset)
+            await ask_about(queues, partial(_seek, consumer, start=start, offset=offset), without_answer)
             printed: dict[MessageQueue, int] = {}
             drain = partial(_drain, consumer, queues, tags, sql, printed, without_answer, as_json=as_json)
             try:
@@ -248,7 +246,7 @@ def pull(
     until_signal(lambda: with_client(name_servers, work))
 
 
-async def _seek(consumer: PullConsumer, queue: MessageQueue, start: str, offset: int | None) -> None:
+async def _seek(consumer: PullConsumer, queue: MessageQueue, *, start: str, offset: int | None) -> None:
     if offset is not None:
         consumer.seek(queue, offset)
     elif start == "earliest":

@@ -7,6 +7,7 @@ import codecs
 import json
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
@@ -18,6 +19,7 @@ import trio
 from triomq import Client, ClientOptions, Credentials, MessageQueue, ReceivedMessage, Sql, open_client
 from triomq._cli.tls import dialer_given
 from triomq._error_text import shown
+from triomq._exception_groups import open_plain_nursery
 from triomq.admin import OffsetWrapper
 from triomq.errors import BrokerNotFound, ConnectFailed, LinkLost, RequestTimeout
 from triomq_command.connection_options import account_given, with_connection_options
@@ -268,6 +270,9 @@ def check_outage(
         raise click.ClickException(refusals)
 
 
+QUEUES_AT_ONCE = 32
+"""The most queues about which one broker is asked at the same time."""
+
 UNREAD = "its messages are missing above"
 """The effect of an outage on the messages of a topic."""
 
@@ -279,6 +284,33 @@ def noting_outage(queue: MessageQueue, without_answer: dict[str, str]) -> Iterat
         yield
     except (BrokerNotFound, ConnectFailed, LinkLost, RequestTimeout) as error:
         without_answer[queue.broker_name] = error.reason
+
+
+async def ask_about(
+    queues: Iterable[MessageQueue],
+    ask: Callable[[MessageQueue], Awaitable[None]],
+    without_answer: dict[str, str],
+) -> None:
+    """Call `ask` with each queue, several at a time for each broker: a topic can have tens of thousands of queues.
+
+    Queues of brokers that do not answer are left out; those brokers are added to `without_answer`, with the reason.
+    """
+    by_broker: dict[str, list[MessageQueue]] = defaultdict(list)
+    for queue in queues:
+        by_broker[queue.broker_name].append(queue)
+
+    async def ask_rest(left: Iterator[MessageQueue]) -> None:
+        for queue in left:
+            if queue.broker_name in without_answer:
+                return
+            with noting_outage(queue, without_answer):
+                await ask(queue)
+
+    async with open_plain_nursery() as nursery:
+        for theirs in by_broker.values():
+            left = iter(theirs)
+            for _ in range(min(QUEUES_AT_ONCE, len(theirs))):
+                nursery.start_soon(ask_rest, left)
 
 
 def warn_of_outage(without_answer: Mapping[str, str], effect: str) -> None:

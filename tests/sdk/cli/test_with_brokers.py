@@ -415,6 +415,26 @@ def test_queues_that_are_still_taken_are_read_to_their_end(command_line, queues,
     assert (code, out, err) == (0, "m\n", "")
 
 
+@pytest.mark.parametrize(
+    "arguments", [["consume", "T", "--until-end"], ["pull", "T", "--from", "latest"], ["pull", "T", "-m", "1"]]
+)
+def test_many_queues_are_asked_about_side_by_side(command_line, arguments):
+    """The way to the broker and back takes 0.1 s."""
+    broker = command_line.cluster.broker
+    command_line.cluster.name_server.add_route("T", broker, queues=320)
+    broker.store("T", 0, b"m")
+    serve, bounds = broker.answer_to, {RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET}
+
+    async def later(command):
+        await trio.sleep(0.1)
+        return serve(command)
+
+    broker.answer_to = lambda command: later(command) if command.code in bounds else serve(command)
+    code, out, err = command_line(*arguments)
+    assert (code, out, err) == (0, "" if "latest" in arguments else "m\n", "")
+    assert command_line.passed_s < 10
+
+
 def test_a_member_that_joins_while_the_end_is_looked_for_does_not_stop_the_command(command_line):
     """It takes one of the queues while the broker is slow to say where the other one ends."""
     broker = command_line.cluster.broker
