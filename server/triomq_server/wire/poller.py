@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import logging
 import select
+from collections import Counter
+from collections.abc import Callable
 
 import trio
 
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.wire.hub import Hub
+from triomq_server.wire.limits.budget import counted_host
 from triomq_server.wire.link import Link
 from triomq_server.wire.sockets import BULK_BYTES
 from triomq_server.wire.transport import SocketTransport
@@ -24,6 +27,9 @@ _log = logging.getLogger(__name__)
 
 LINKS_PER_BATCH = 64
 """How many links are served before their answers are written."""
+_LINKS_IN_TURNS = 512
+"""How many are looked at where a turn was too short for all, so that their hosts can take turns; that takes half a
+millisecond."""
 _TURN_S = 0.001
 """How long batches may follow each other before other tasks run; a turn of the loop costs as much as a few small
 requests."""
@@ -36,6 +42,7 @@ class PolledLink:
 
     Attributes:
         link, decoder: the link, and its incomplete frame.
+        host: the host of its peer.
         early: bytes received before the poller reads.
         commands, taken: the decoded commands, and how many of them have been handled; the rest waits for the peer to
             take its answers.
@@ -51,6 +58,7 @@ class PolledLink:
         "ended",
         "error",
         "fileno",
+        "host",
         "link",
         "needs_task",
         "receive_now",
@@ -59,6 +67,7 @@ class PolledLink:
 
     def __init__(self, link: Link, transport: SocketTransport, decoder: FrameDecoder) -> None:
         self.link = link
+        self.host = counted_host(link.peer_host)
         self.decoder = decoder
         self.receive_now = transport.receive_now
         self.early = transport.early
@@ -81,6 +90,23 @@ def in_turn(ready: list[int], first: list[int]) -> list[int]:
     front = [fileno for fileno in first if fileno in among]
     among.difference_update(front)
     return front + [fileno for fileno in ready if fileno in among]
+
+
+def by_hosts_in_turn(ready: list[int], host_of: Callable[[int], bytes]) -> list[int]:
+    """Ready sockets, those of different hosts in turns: hundreds of links of one host must not keep another host's only
+    one waiting for all of them.
+
+    Args:
+        ready: the sockets; those of one host keep their order.
+        host_of: the host of a socket.
+    """
+    counts: Counter[bytes] = Counter()
+    rounds = {}
+    for fileno in ready:
+        host = host_of(fileno)
+        rounds[fileno] = counts[host]
+        counts[host] += 1
+    return sorted(ready, key=rounds.__getitem__)
 
 
 class Poller:
@@ -122,7 +148,7 @@ class Poller:
                 while True:
                     if self._hub.stopping:
                         await trio.sleep_forever()
-                    ready = poll(0, LINKS_PER_BATCH)
+                    ready = poll(0, _LINKS_IN_TURNS if self._next else LINKS_PER_BATCH)
                     if not ready:
                         break
                     self._bulk = writer.wrote_bulk = False
@@ -143,7 +169,7 @@ class Poller:
         try:
             filenos = [fileno for fileno, _ in ready]
             if self._next:
-                filenos = in_turn(filenos, self._next)
+                filenos = by_hosts_in_turn(in_turn(filenos, self._next), self._host_of)
             for number, fileno in enumerate(filenos, 1):
                 polled = links.get(fileno)
                 if polled is None:
@@ -162,7 +188,7 @@ class Poller:
                 if not goes_on:
                     self.pause(polled)
                     polled.needs_task.set()
-                if number < len(filenos) and hub.turn_is_over():
+                if number < len(filenos) and (number >= LINKS_PER_BATCH or hub.turn_is_over()):
                     self._next = filenos[number:]
                     break  # the others are still ready when the poller has its next turn
             else:
@@ -176,6 +202,10 @@ class Poller:
                 hub.peer_log.write(logging.ERROR, peer, message, len(served), kind=type(error), exc_info=error)
                 for link in served:
                     link.close()
+
+    def _host_of(self, fileno: int) -> bytes:
+        polled = self._links.get(fileno)
+        return b"" if polled is None else polled.host
 
     def _receive(self, polled: PolledLink) -> bool:
         """Read and handle received bytes; false when the link's task has to continue."""

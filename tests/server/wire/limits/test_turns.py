@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 from triomq_protocol.wire.command import Command
 from triomq_server.wire import WRITE_BYTES, Burst, Limits, Link
 from triomq_server.wire.limits.loop_turns import TURN_S, turns_of_loop
-from triomq_server.wire.poller import Poller, in_turn
+from triomq_server.wire.poller import LINKS_PER_BATCH, Poller, in_turn
 
 
 class Slow:
@@ -153,28 +155,77 @@ def test_sockets_left_by_a_turn_come_first_in_the_next(ready: list[int], first: 
     assert in_turn(ready, first) == order
 
 
-async def test_long_requests_of_some_links_do_not_keep_out_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    hub = SimpleNamespace(
-        limits=SimpleNamespace(output_bytes=1),
-        begin_batch=lambda: None,
-        end_batch=lambda _links: None,
-        turn_is_over=lambda: True,
-    )
-    poller = Poller(hub)  # type: ignore[arg-type]
-    served: list[int] = []
+class OverTurns:
+    """A poller of links that all have more to read than there is time for in a turn; `hosts` has the last byte of each
+    link's host."""
 
-    def receive(polled: Any) -> bool:
-        served.append(polled.fileno)
+    def __init__(self, hosts: Sequence[int], filenos: Sequence[int]) -> None:
+        self.served: list[int] = []
+        hub = SimpleNamespace(
+            limits=SimpleNamespace(output_bytes=1),
+            begin_batch=lambda: None,
+            end_batch=lambda _links: None,
+            turn_is_over=lambda: True,
+            stopping=False,
+            writer=SimpleNamespace(wrote_bulk=False),
+        )
+        self.poller = Poller(hub)  # type: ignore[arg-type]
+        self.poller._receive = self.receive  # type: ignore[assignment, method-assign]
+        for host, fileno in zip(hosts, filenos, strict=True):
+            link = SimpleNamespace(closed=False, active_at=0.0)
+            self.poller.resume(SimpleNamespace(fileno=fileno, link=link, host=bytes((10, 0, 0, host))))  # type: ignore[arg-type]
+
+    def receive(self, polled: Any) -> bool:
+        self.served.append(polled.fileno)
         return True
 
-    monkeypatch.setattr(poller, "_receive", receive)
-    for fileno in range(4):
-        link = SimpleNamespace(closed=False, active_at=0.0)
-        poller._links[fileno] = SimpleNamespace(fileno=fileno, link=link)  # type: ignore[assignment]
-    # All of them have more to read, and epoll names them in the same order each time.
-    for _ in range(8):
-        poller._serve([(fileno, 1) for fileno in range(4)])
-    assert served == [0, 1, 2, 3, 0, 1, 2, 3]
+
+@pytest.fixture
+def readable() -> Iterator[Callable[[int], list[int]]]:
+    """Makes so many sockets that have a byte to read; returns their descriptors."""
+    with ExitStack() as end:
+
+        def make(count: int) -> list[int]:
+            pairs = [socket.socketpair() for _ in range(count)]
+            for pair in pairs:
+                for one in pair:
+                    end.enter_context(one)
+                pair[1].send(b"x")
+            return [pair[0].fileno() for pair in pairs]
+
+        yield make
+
+
+@pytest.mark.parametrize(
+    ("hosts", "order"),
+    [
+        ([1, 1, 1, 1], [0, 1, 2, 3, 0, 1, 2, 3]),
+        ([1, 1, 1, 2], [0, 1, 3, 2, 3, 0, 3, 1]),
+    ],
+)
+async def test_long_requests_of_some_links_do_not_keep_out_the_others(
+    readable: Callable[[int], list[int]], hosts: list[int], order: list[int]
+) -> None:
+    """Epoll names them in the same order each time."""
+    filenos = readable(len(hosts))
+    turns = OverTurns(hosts, filenos)
+    for _ in order:
+        turns.poller._serve([(fileno, 1) for fileno in filenos])
+    assert [filenos.index(fileno) for fileno in turns.served] == order
+
+
+async def test_very_many_links_of_one_host_do_not_keep_out_that_of_another(
+    readable: Callable[[int], list[int]],
+) -> None:
+    """There are more than are served in a batch."""
+    filenos = readable(3 * LINKS_PER_BATCH + 1)
+    turns = OverTurns([1] * (len(filenos) - 1) + [2], filenos)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turns.poller.run)
+        while len(turns.served) < 3:
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert filenos[-1] in turns.served[:3]
 
 
 async def test_what_many_requests_have_in_common_is_left_to_another_turn(
