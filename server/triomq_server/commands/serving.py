@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ from triomq_server.commands.options import EXIT_FAILED, EXIT_USAGE, fail, print_
 if TYPE_CHECKING:
     from triomq_server.config import BrokerConfig, NamesrvConfig
 
+_STANDARD_ERROR = 2
 IMPORTANT_KEYS = (
     "namesrvAddr", "brokerIP1", "brokerIP2", "brokerName", "brokerClusterName", "brokerId", "brokerPermission", "listenPort",
     "haListenPort", "haMasterAddress", "brokerRole", "flushDiskType", "storePathRootDir", "storePathCommitLog",
@@ -62,9 +64,14 @@ def print_and_exit(config: BrokerConfig | NamesrvConfig, *, print_all: bool, pri
 
 
 def start_logging(level: str, warnings: list[str]) -> None:
-    """Log to standard error, starting with the configuration's warnings."""
+    """Log to standard error, starting with the configuration's warnings.
+
+    If the system ends the process, as when a page of a mapped file cannot be read, the call that did it is written, too.
+    """
     from triomq_server.process.log_lines import LineFormatter
 
+    if sys.__stderr__ is not None and not faulthandler.is_enabled():
+        faulthandler.enable(_STANDARD_ERROR)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler])
