@@ -29,6 +29,8 @@ class BrokerLinks:
     def __init__(self, routes: Routes, links: Links) -> None:
         self._routes = routes
         self._links = links
+        self._to_masters: dict[str, Link] = {}
+        """Broker -> the last link to its master."""
         self.namespace: Namespace = routes.namespace
 
     def topic_of(self, queue: MessageQueue) -> str:
@@ -43,10 +45,25 @@ class BrokerLinks:
             only_master: choose no other broker as long as the route has a master.
 
         Raises:
-            BrokerNotFound: no broker of this name is in the topic's route, even after a refresh.
+            BrokerNotFound: no broker of this name is in the topic's route, even after a refresh, and its master is not
+                connected.
             ConnectFailed: it cannot be reached.
         """
-        addresses = await self.addresses(queue)
+        try:
+            addresses = await self.addresses(queue)
+        except MQError:
+            # A broker out of the route may run, as after the restart of a name server: a queue that is given up for that
+            # can be committed and unlocked, or its next owner would begin earlier, or wait until the lock has expired.
+            link = self._to_masters.get(queue.broker_name)
+            if link is None or not link.is_open:
+                raise
+            return link
+        link = await self._of(queue, addresses, only_master=only_master)
+        if link.address == addresses.get(MASTER_ID):
+            self._to_masters[queue.broker_name] = link
+        return link
+
+    async def _of(self, queue: MessageQueue, addresses: Mapping[int, str], *, only_master: bool) -> Link:
         if only_master and MASTER_ID in addresses:
             try:
                 return await self._links.get(addresses[MASTER_ID])

@@ -73,3 +73,19 @@ async def test_cancel_at_every_await(autojump_clock, cluster, cancel_at_step):
             # What was cancelled half-way does not stand in the way of the next call.
             with trio.fail_after(5):
                 assert (await broker_links(client).of(QUEUE)).is_open
+
+
+async def test_a_running_broker_that_is_out_of_the_route(autojump_clock, cluster):
+    """As after the restart of a name server at which it has not registered yet."""
+    other = cluster.add_master("broker-b")
+    queue = triomq.MessageQueue("T", "broker-b", 0)
+    async with cluster.client() as client:
+        brokers = broker_links(client)
+        link = await brokers.of(queue)
+        cluster.name_server.add_route("T", cluster.broker)
+        await client._routes.refresh("T")
+        assert await brokers.of(queue, only_master=True) is link
+        await other.stop()
+        await trio.sleep(0.1)
+        with pytest.raises(errors.BrokerNotFound):
+            await brokers.of(queue)

@@ -273,6 +273,21 @@ async def test_a_queue_is_continued_when_its_broker_comes_back(autojump_clock, t
         assert min(member.commits()) >= before - 2, "the group's offset never goes back"
 
 
+@pytest.mark.parametrize("kind", ["concurrent", "ordered", "lite"])
+async def test_a_queue_whose_broker_leaves_the_route_is_committed_while_that_runs(
+    autojump_clock, two_masters, at_work, kind
+):
+    """It has not registered at a name server that has restarted, and other members may get the queue first."""
+    async with at_work(kind, commit_every_s=600) as member:
+        await until(lambda: len(member.seen[0]) > 30)
+        two_masters.name_server.add_route("T", two_masters.network.nodes["broker-b-0:10911"])
+        await until(lambda: Q0 not in member.consumer._member.engine.queues, 40)
+        progress = len(member.seen[0])
+        await until(lambda: member.commits(), 1)
+        # What was handed out then does not count.
+        assert max(member.commits()) >= progress - 2
+
+
 async def test_what_was_not_committed_by_hand_comes_again_when_the_broker_comes_back(
     autojump_clock, two_masters, open_consumer
 ):

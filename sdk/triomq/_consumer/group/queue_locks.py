@@ -15,7 +15,6 @@ from triomq._cluster.broker_links import BrokerLinks
 from triomq._consumer.group.by_broker import at_each_broker, by_broker
 from triomq._message.message import MessageQueue
 from triomq._transport.answers import checked, short_body_of
-from triomq._transport.link import Link
 from triomq._transport.peer_log import PeerLog
 from triomq.errors import MQError
 from triomq_protocol.codes import RequestCode
@@ -57,8 +56,6 @@ class QueueLocks:
         self._client_id = client_id
         self._brokers = brokers
         self._lines = PeerLog(log)  # locks that a broker does not grant are requested every second
-        self._granted_by: dict[str, Link] = {}
-        """Broker -> the link by which it has last answered a request for locks."""
 
     async def lock(
         self, queues: Collection[MessageQueue], failed: Callable[[MessageQueue, MQError], object] = lambda *_: None
@@ -104,7 +101,7 @@ class QueueLocks:
             body = UnlockBatchRequestBody(client_id=self._client_id, consumer_group=self._group, mq_set=queues_there)
             command = Command.request(RequestCode.UNLOCK_BATCH_MQ, body=body.encode())
             try:
-                link = await self._link_to_unlock(part[0])
+                link = await self._brokers.of(part[0], only_master=True)
                 if wait:
                     await link.request(command, LOCK_TIMEOUT_S)
                 else:
@@ -113,17 +110,6 @@ class QueueLocks:
             except MQError as error:
                 log.info("%d queues of %s could not be unlocked: %s", len(part), part[0].broker_name, error.reason)
 
-    async def _link_to_unlock(self, queue: MessageQueue) -> Link:
-        try:
-            return await self._brokers.of(queue, only_master=True)
-        except MQError:
-            # A broker out of the route may run, as after the restart of a name server, and would keep the lock from the
-            # next member for 60 s.
-            link = self._granted_by.get(queue.broker_name)
-            if link is None or not link.is_open:
-                raise
-            return link
-
     async def _ask(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
         link = await self._brokers.of(next(iter(queues)), only_master=True)
         namespace = self._brokers.namespace
@@ -131,7 +117,6 @@ class QueueLocks:
             client_id=self._client_id, consumer_group=self._group, mq_set=namespace.wrap_queues(queues)
         )
         answer = await link.request(Command.request(RequestCode.LOCK_BATCH_MQ, body=body.encode()), LOCK_TIMEOUT_S)
-        self._granted_by[next(iter(queues)).broker_name] = link
         what = f"locking {len(queues)} queues for group {self._group}"
         locked = short_body_of(LockBatchResponseBody, checked(answer, what, link.address), what, link.address)
         return {namespace.unwrap_queue(queue) for queue in locked.lock_ok_mq_set}
