@@ -429,6 +429,36 @@ async def test_a_restarted_broker_lists_the_members_one_after_the_other(
         assert consumer.assignment == [Q0]
 
 
+async def test_no_queue_is_taken_while_members_are_expected(autojump_clock, group_cluster, half):
+    """One that has joined meanwhile does not expect them, and may take the same queues."""
+    async with half() as (consumer, members):
+        await group_cluster.broker.stop()
+        await trio.sleep(20)
+        members.clear()
+        members["!new"] = object()
+        group_cluster.broker.up = True
+        await until(lambda: not consumer.assignment, 6)
+        await trio.sleep(RETURN_MAX_S - 3)
+        assert not consumer.assignment
+        await until(lambda: consumer.assignment == [Q1], 6)
+
+
+async def test_a_broker_that_has_come_back_is_not_asked_for_the_members_first(autojump_clock, shared_by_two):
+    consumer, second = shared_by_two
+    await second.stop()
+    await trio.sleep(5)
+    second.seen.clear()
+    second.up = True
+    await until(lambda: second.requests(RequestCode.HEART_BEAT), 6)
+    second.seen.clear()
+    rounds = consumer._member.rebalance.rounds
+    for _ in range(20):
+        consumer._member.rebalance.wake()
+        await trio.sleep(0.1)
+    assert consumer._member.rebalance.rounds >= rounds + 20
+    assert not second.requests(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+
+
 async def test_a_member_that_ended_while_the_broker_was_away(autojump_clock, group_cluster, half):
     async with half() as (consumer, members):
         await group_cluster.broker.stop()

@@ -82,14 +82,13 @@ class Members:
         self._expected_until: dict[str, float] = {}
         """Member that a broker does not list -> until when it is expected, on trio's clock."""
         self.expects_more = False
-        """Whether members were counted in this round that a broker does not list yet."""
+        """Whether the members that were returned last include some that are expected."""
 
     def begin_round(self) -> None:
         """Begin another round: in each, a broker that is silent is waited for once, and not at each topic; and when all
         brokers are asked, each is asked once."""
         self._round_s = trio.current_time()
         self._listed.clear()
-        self.expects_more = False
 
     @contextmanager
     def following(self, topics: Callable[[], Collection[str]]) -> Iterator[None]:
@@ -130,12 +129,11 @@ class Members:
         addresses = route.one_of_each_broker(self._links.is_down)
         self._chance.shuffle(addresses)
         others = [each for of_set in route.addresses.values() for each in of_set.values() if each not in addresses]
-        # One that is silent would be waited for at each topic.
-        for address in sorted([*addresses, *others], key=self._is_silent):
+        for address in sorted([*addresses, *others], key=self._asked_last):
             if self._silent_since.get(address, -math.inf) >= self._round_s:
                 continue
             try:
-                return await self._ask(address)
+                return self._with_expected(await self._ask(address), [address])
             except MQError as error:
                 self._lines.write(
                     logging.INFO,
@@ -155,6 +153,7 @@ class Members:
         route = self._routes.known(topic)
         addresses = route.one_of_each_broker(self._links.is_down) if route is not None else []
         found: Counter[str] = Counter()
+        answered: list[str] = []
 
         @trio.lowlevel.enable_ki_protection
         async def ask(address: str) -> None:
@@ -167,12 +166,41 @@ class Members:
                 log.debug("%s did not list the members of %s: %s", address, self._group, error.reason)
             else:
                 found |= Counter(listed)  # one that is listed twice by a broker stays so
+                answered.append(address)
 
         async with open_plain_nursery() as nursery:
             for address in addresses:
                 if not (self._links.is_down(address) or self._is_silent(address)):
                     nursery.start_soon(ask, address)
-        return list(found.elements()) or await self.of(topic)
+        listed = list(found.elements())
+        return self._with_expected(listed, answered) if listed else await self.of(topic)
+
+    def _with_expected(self, listed: list[str], addresses: Collection[str]) -> list[str]:
+        """The members, with those of the last list that are expected, if all brokers that were asked have just come back:
+        they list those first that have dialled them first, and these would take the queues of the others.
+
+        Args:
+            listed: the members that the brokers list.
+            addresses: the brokers.
+        """
+        now = trio.current_time()
+        until_s = min(self._incomplete_until.get(address, -math.inf) for address in addresses)
+        missing = self._known.difference(listed)
+        # A member is expected once: a connection that is lost again and again must not keep one that has ended.
+        self._expected_until = {member: self._expected_until.get(member, until_s) for member in missing}
+        expected = sorted(member for member in missing if now < self._expected_until[member])
+        self._known = {*listed, *expected}
+        self.expects_more = bool(expected)
+        if expected:
+            self._lines.write(
+                logging.INFO,
+                next(iter(addresses)),
+                "has come back and lists %d members of %s; %d more are expected",
+                len(set(listed)),
+                self._group,
+                len(expected),
+            )
+        return [*listed, *expected]
 
     async def still_have(self, owners: Mapping[MessageQueue, str]) -> set[MessageQueue]:
         """Those of some queues that certain members have still; one that does not say so has none.
@@ -215,6 +243,11 @@ class Members:
             return set()
         return {namespace.unwrap_queue(each) for each in table.get(member, ())}
 
+    def _asked_last(self, address: str) -> tuple[bool, bool]:
+        """A key to sort by: one that is silent would be waited for at each topic, and one that has just come back does not
+        list all members yet."""
+        return self._is_silent(address), trio.current_time() < self._incomplete_until.get(address, -math.inf)
+
     def _is_silent(self, address: str) -> bool:
         since = self._silent_since.get(address)
         return since is not None and trio.current_time() - since < SILENT_S
@@ -229,27 +262,4 @@ class Members:
             self._silent_since[address] = trio.current_time()
             raise
         what = f"the members of group {self._group}"
-        listed = short_body_of(ConsumerIdList, checked(answer, what, address), what, address).consumer_id_list
-        return listed + self._expected(address, listed)
-
-    def _expected(self, address: str, listed: Collection[str]) -> list[str]:
-        """The members that a broker does not list yet, since it has come back a moment ago: it lists those first that have
-        dialled it first, and these would take the queues of the others."""
-        now = trio.current_time()
-        # A member is expected once: a connection that is lost again and again must not keep one that has ended.
-        until_s = self._incomplete_until.get(address, -math.inf)
-        missing = self._known.difference(listed)
-        self._expected_until = {member: self._expected_until.get(member, until_s) for member in missing}
-        expected = sorted(member for member in missing if now < self._expected_until[member])
-        self._known = {*listed, *expected}
-        if expected:
-            self.expects_more = True
-            self._lines.write(
-                logging.INFO,
-                address,
-                "has come back, and lists %d members of %s; %d more are expected there",
-                len(set(listed)),
-                self._group,
-                len(expected),
-            )
-        return expected
+        return short_body_of(ConsumerIdList, checked(answer, what, address), what, address).consumer_id_list

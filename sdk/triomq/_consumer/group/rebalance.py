@@ -264,7 +264,6 @@ class Rebalance:
             )
             shares = [await self._work_out(topic) for topic in topics]
             done &= all(share.done for share in shares)
-            done &= self._members is None or not self._members.expects_more
             now, unlisted = trio.current_time(), [share.topic for share in shares if not share.is_listed]
             self._unlisted_since = {topic: self._unlisted_since.get(topic, now) for topic in unlisted}
             done &= await self._apply([share for share in shares if share.queues is not None])
@@ -300,6 +299,10 @@ class Rebalance:
             await self._beat()
             return _TopicShare(topic, share.queues, count, done=False, others=others)
         self._absent.discard(topic)
+        if members and self._members.expects_more:
+            # Members that have just joined do not expect them, and may take the same queues.
+            kept = tuple(self.owned.intersection(share.queues)) if share.queues is not None else None
+            return _TopicShare(topic, kept, count, done=False, others=others)
         previous = await self._previous_owners(topic, share.queues or (), members) if members else {}
         done, is_listed = share.queues is not None or not members, bool(members) or not queues
         return _TopicShare(topic, share.queues, count, done=done, is_listed=is_listed, others=others, previous=previous)
