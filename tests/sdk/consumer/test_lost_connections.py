@@ -506,6 +506,21 @@ async def test_a_broker_that_leaves_is_noticed_by_a_member_that_pulls_nothing_th
     await until(lambda: consumer.assignment == [Q0], noticed_s + 1.5)
 
 
+async def test_a_new_broker_that_closes_its_first_connection(autojump_clock, two_masters, shared_by_two):
+    """The route is asked for at once, although another broker was lost an hour ago: the new one may leave it again."""
+    _, second = shared_by_two
+    await second.stop()
+    await trio.sleep(600)
+    second.up = True
+    await trio.sleep(3000)
+    third = two_masters.add_master("broker-c")
+    third.talk = trio.aclose_forcefully
+    two_masters.name_server.add_route("T", two_masters.broker, second, third)
+    await until(lambda: third.address in two_masters.network.dials, 40)
+    two_masters.name_server.seen.clear()
+    await until(lambda: two_masters.name_server.requests(RequestCode.GET_ROUTEINFO_BY_TOPIC), 1.5)
+
+
 async def test_a_broker_that_is_connected_again_causes_no_further_questions(autojump_clock, two_masters, shared_by_two):
     consumer, second = shared_by_two
     await second.cut()

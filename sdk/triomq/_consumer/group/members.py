@@ -96,8 +96,10 @@ class Members:
 
         def lost(link: Link) -> None:
             self._lost_s.setdefault(link.address, trio.current_time())
+            # The first connection to a broker belongs to no loss before, although others of the topic have been lost.
+            again = not link.has_received and link.address in self._incomplete_until
             for topic in topics():
-                self._routes.note_cut_off(topic, link.address, again=not link.has_received)
+                self._routes.note_cut_off(topic, link.address, again=again)
 
         def opened(link: Link) -> None:
             lost_s = self._lost_s.pop(link.address, None)
