@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import attrs
 import trio
@@ -58,6 +58,8 @@ RUN_PULLS: Final = 8
 PAGE_MAX: Final = 1024
 """The number of messages that one pull requests; brokers return fewer."""
 
+_PERHAPS: Final = "perhaps before it was asked for those that match"
+
 _log = logging.getLogger(__name__)
 _offset_of = INT64.unpack_from
 
@@ -96,20 +98,44 @@ def _lacks_queue(refused: MQError) -> str:
     return f"{refused.address} does not have the queue any more"
 
 
-@attrs.define
+class _Gap(NamedTuple):
+    """Offsets at the start of a broker's answer without a match: the broker has filtered them out, or deleted them."""
+
+    start: int
+    end: int
+    address: str
+
+
+@attrs.define(eq=False)
 class _Stride:
     """Some offsets: the next one to pull, the end, and the offset from which on none is known to be deleted.
 
     Attributes:
+        repeats: the stride whose offsets these are, if they are pulled again.
+        from_master: whether only the master is asked.
         answered: the first offset that each broker has been asked for and has answered, by its address.
+        gaps: with a filter, the offsets that answers start without. Brokers delete messages from the first on, so
+            answers lack deleted ones nowhere else.
     """
 
     at: int
     end: int
+    repeats: _Stride | None = None
+    from_master: bool = False
     kept_from: int = attrs.field(init=False, default=attrs.Factory(lambda self: self.at, takes_self=True))
     answered: dict[str, int] = attrs.field(factory=dict)
+    gaps: list[_Gap] = attrs.field(factory=list)
     pages: list[bytes] = attrs.field(factory=list)
     is_done: bool = False
+
+    def note_gap(self, end: int, address: str) -> None:
+        """Note that an answer for the next offset has no match before `end`."""
+        start, end = max(self.at, self.kept_from), min(end, self.end)
+        if start >= end:
+            return
+        if self.gaps and self.gaps[-1][1:] == (start, address):
+            start = self.gaps.pop().start
+        self.gaps.append(_Gap(start, end, address))
 
 
 class Strides:
@@ -177,16 +203,7 @@ class Strides:
         return stride
 
     async def _pull_stride(self, stride: _Stride) -> None:
-        while stride.at < stride.end:
-            while self._is_full(stride):
-                await self._taken.wait()
-            result = await self._page(stride)
-            if result is None:
-                break
-            if not result.taken:
-                self._take(stride, result)
-        if self._plan.is_filtered:
-            await self._check_kept(stride)
+        await self._pull_offsets(stride)
         stride.is_done = True
         while self._open and self._open[0].is_done:
             self._open.pop(0)
@@ -197,16 +214,30 @@ class Strides:
                 self._open[0].pages.clear()
                 self._wake_lanes()
 
+    async def _pull_offsets(self, stride: _Stride) -> None:
+        while stride.at < stride.end:
+            while self._is_full(stride):
+                await self._taken.wait()
+            result = await self._page(stride)
+            if result is None:
+                break
+            if not result.taken:
+                self._take(stride, result)
+        if self._plan.is_filtered:
+            await self._check_kept(stride)
+
     def _is_full(self, stride: _Stride) -> bool:
-        return self._handed + (0 if stride is self._open[0] else self._held) >= BUFFERED_BYTES
+        return self._handed + (0 if (stride.repeats or stride) is self._open[0] else self._held) >= BUFFERED_BYTES
 
     def _take(self, stride: _Stride, result: PullResult) -> None:
         stride.answered.setdefault(result.broker_address, stride.at)
+        if self._plan.is_filtered:
+            stride.note_gap(first_offset(result), result.broker_address)
         if result.status is PullStatus.FOUND:
             # A broker that filters continues to the next match, which may belong to the next stride.
             page = result.body if result.next_offset <= stride.end else records_before(result.body, stride.end)
             if page:
-                self._keep(stride, page)
+                self._keep(stride.repeats or stride, page)
         stride.at = result.next_offset
 
     def _keep(self, stride: _Stride, page: bytes) -> None:
@@ -241,7 +272,9 @@ class Strides:
         Answers before it may have been taken, with all their messages.
         """
         try:
-            result = await self._run(stride)
+            result = await (
+                self._asked(stride.at, stride.end, from_master=True) if stride.from_master else self._run(stride)
+            )
         except (QueueIllegal, TopicNotFound) as error:
             return await self._without_queue(stride, error)
         except RouteNotFound as error:
@@ -410,50 +443,85 @@ class Strides:
         """Check whether brokers have deleted messages of a filtered stride: an answer with a filter does not show it.
 
         Messages are deleted from the first on, so the first one is requested, after all others. Each broker deletes its
-        own: what one has deleted is no loss if another one has answered for it.
+        own: what one has deleted, or may have deleted before it stopped, is pulled again from one that still has it.
         """
         at, end = stride.kept_from, stride.end
         if at >= end:
             return
-        perhaps = "perhaps before it was asked for those that match"
         try:
             results = await self._first_kept(stride)
         except (QueueIllegal, TopicNotFound) as error:
             if self._plan.only is not None:
                 raise
-            self._report_gone(at, end, f"{_lacks_queue(error)}, {perhaps}")
+            self._report_gone(at, end, f"{_lacks_queue(error)}, {_PERHAPS}")
             return
         except RouteNotFound:
             if not await is_deleted(self._session, self._plan.part.queue):
                 raise
-            self._report_gone(at, end, f"{self._topic_deleted()}, {perhaps}")
+            self._report_gone(at, end, f"{self._topic_deleted()}, {_PERHAPS}")
             return
-        checked = {result.broker_address for result in results}
-        for result in results:
-            until = goes_on_at(result, at)
-            # What brokers that cannot be asked any more had is not known: they may have deleted the same.
-            others = checked - {result.broker_address}
-            if until is not None and any(first < until for who, first in stride.answered.items() if who not in others):
-                self._report_gone(at, min(until, end), f"{result.broker_address} has deleted their messages, {perhaps}")
+        held_to = at
+        kept_by = {each.broker_address for each in results.values() if goes_on_at(each, at) is None}
+        for from_master, result in results.items():
+            if result.broker_address in kept_by and result.max_offset > at:
+                held_to = min(end, result.max_offset)
+                await self._pull_gaps(stride, kept_by, held_to, from_master=from_master)
+                break
+        self._report_deleted(stride, {each.broker_address: goes_on_at(each, at) for each in results.values()}, held_to)
 
-    async def _first_kept(self, stride: _Stride) -> list[PullResult]:
-        """Answers for the first offset of a filtered stride, without the filter: of the broker that is asked first, and
-        of the master if the stride has answers of another one than that.
+    async def _pull_gaps(self, stride: _Stride, kept_by: Container[str], held_to: int, *, from_master: bool) -> None:
+        """Pull again what brokers may have deleted before they answered.
+
+        Args:
+            stride: a filtered stride.
+            kept_by: the brokers that still have its first message, and so have deleted none.
+            held_to: the end of the offsets that one of them has.
+            from_master: whether that one is the master.
+        """
+        for gap in stride.gaps:
+            if gap.address not in kept_by and gap.start < held_to:
+                again = _Stride(gap.start, min(gap.end, held_to), stride.repeats or stride, from_master)
+                await self._pull_offsets(again)
+
+    def _report_deleted(self, stride: _Stride, starts: Mapping[str, int | None], held_to: int) -> None:
+        """Report what brokers may have deleted before they answered, and no broker has.
+
+        Args:
+            stride: a filtered stride.
+            starts: the offset at which each broker that still answers goes on behind messages that it has deleted; None
+                if it has deleted none.
+            held_to: the end of the offsets that one of them has.
+        """
+        for address, until in starts.items():
+            # What brokers that cannot be asked any more had is not known: they may have deleted the same.
+            others = starts.keys() - {address}
+            if until is None or min(until, stride.end) <= held_to:
+                continue
+            if any(first < until for who, first in stride.answered.items() if who not in others):
+                self._report_gone(held_to, min(until, stride.end), f"{address} has deleted their messages, {_PERHAPS}")
+
+    async def _first_kept(self, stride: _Stride) -> dict[bool, PullResult]:
+        """Answers for the first offset of a filtered stride, without the filter: of the broker that is asked first, and,
+        under `True`, of the master, if another one has answered the stride or has deleted messages.
 
         Raises:
             MQError: the first one refuses; or it lacks the queue, and so does the master.
         """
-        ask = partial(self._session.consumer.pull, self._plan.queue, stride.kept_from, max_messages=1)
-        results: list[PullResult] = []
+        at = stride.kept_from
+        ask = partial(self._session.consumer.pull, self._plan.queue, at, max_messages=1)
+        results: dict[bool, PullResult] = {}
         try:
-            results.append(await ask())
+            results[False] = await ask()
         except (QueueIllegal, TopicNotFound):
             # A slave may not have a new topic yet; then the stride is from the master.
             if self._plan.only is not None:
                 raise
-        if self._plan.only is None and stride.answered.keys() - {result.broker_address for result in results}:
+        if self._plan.only is None and (
+            stride.answered.keys() - {result.broker_address for result in results.values()}
+            or any(goes_on_at(result, at) is not None for result in results.values())
+        ):
             try:
-                results.append(await ask(read_preference=ReadPreference.MASTER))
+                results[True] = await ask(read_preference=ReadPreference.MASTER)
             except MQError:
                 if not results:
                     raise

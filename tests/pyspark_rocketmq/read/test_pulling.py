@@ -146,12 +146,13 @@ async def pulled(
     *,
     master: FakeBroker | None = None,
     names: NameServer | None = None,
+    consumer: FakePair | None = None,
     **plan: Any,
 ) -> list[int]:
     part = QueueRange(QueueId("T", "broker-a", 0), start, end)
     pages: list[bytes] = []
     client = SimpleNamespace(admin=names)
-    session = Session(client, None, FakePair(broker, master or broker))  # type: ignore[arg-type]
+    session = Session(client, None, consumer or FakePair(broker, master or broker))  # type: ignore[arg-type]
 
     def take(bundle: list[bytes]) -> None:
         pages.extend(bundle)
@@ -383,6 +384,46 @@ async def test_what_a_slave_has_deleted_is_no_loss_of_a_filtered_read(
     slave = FakeBroker(start, 1000, matches=even, address="slave:1")
     master = FakeBroker(0, 1000, matches=even)
     assert await pulled(slave, 0, 900, master=master, tags="a") == list(range(0, 900, 2))
+
+
+class Failover(FakePair):
+    """A consumer that pulls from another broker if the preferred one does not answer."""
+
+    def __init__(self, preferred: FakeBroker, other: FakeBroker, master: FakeBroker) -> None:
+        super().__init__(preferred, master)
+        self.other = other
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, *, read_preference: ReadPreference | None = None, **options: Any
+    ) -> PullResult:
+        try:
+            return await super().pull(queue, offset, read_preference=read_preference, **options)
+        except ConnectFailed:
+            if read_preference is not None:
+                raise
+            return await self.other.pull(queue, offset, **options)
+
+
+@pytest.mark.parametrize("stops", [True, False])
+async def test_what_a_slave_is_deleting_comes_from_its_master_in_a_filtered_read(
+    autojump_clock: trio.testing.MockClock, stops: bool
+) -> None:
+    # Files of the log first, so its queue seems to hold their messages, and its answers start behind them.
+    slave = LeavingBroker(ConnectFailed("pull", address="slave:1")) if stops else FakeBroker(0, 1000, matches=even)
+    slave.address, slave.deleted = "slave:1", range(301)
+    master = FakeBroker(0, 1000, matches=even)
+    found = await pulled(slave, 0, 900, consumer=Failover(slave, master, master), tags="a")
+    assert sorted(found) == list(range(0, 900, 2))
+
+
+async def test_what_a_master_was_deleting_when_it_left_comes_from_its_slave_in_a_filtered_read(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    slave = FakeBroker(0, 300, matches=even, address="slave:1")
+    master = LeavingBroker(ConnectFailed("pull", address="broker:1"))
+    master.deleted = range(101)
+    found = await pulled(master, 0, 900, consumer=Failover(master, slave, master), tags="a")
+    assert sorted(found) == list(range(0, 900, 2))
 
 
 async def test_what_the_master_has_deleted_meanwhile_is_a_loss_of_a_filtered_read(
