@@ -62,3 +62,28 @@ def test_ctrl_c_keeps_what_there_is_and_leaves_no_process(tmp_path: Path) -> Non
     assert (tmp_path / "run" / "intervals.parquet").exists()
     assert (tmp_path / "run" / "report.html").exists()
     assert list((tmp_path / "run" / "acknowledged").iterdir())
+
+
+def test_a_killed_jvm_is_named_and_what_was_measured_is_kept(tmp_path: Path) -> None:
+    argv = [
+        sys.executable, "-m", "triomq", "bench", "run", "quick", "--engine", "spark", "--out", str(tmp_path / "run"),
+        "--set", "duration=300 s", "--set", "warm_up=500 ms", "--set", "rate=200/s",
+    ]  # fmt: skip
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        line = ""
+        while not line.strip().startswith("2 of 300 s"):
+            line = run.stderr.readline()
+            assert line, "it ended by itself"
+        family = descendants(run.pid)
+        (java,) = (pid for pid in family if Path(command_line(pid).split()[0]).name == "java")
+        os.kill(java, signal.SIGKILL)
+        out, errors = run.communicate(timeout=LIMIT_S)
+        left = alive(family)
+    assert run.returncode == 1, errors
+    assert left == set(), commands(left)
+    assert "Traceback" not in errors
+    assert "Spark's JVM ended by signal 9; what was measured is partial" in " ".join(out.split())
+    stored = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert stored["partial"] is True
+    assert stored["quantiles"]["intended_to_ack"]["count"] >= 100

@@ -35,6 +35,7 @@ from triomq_benchmarks.spark.environment import (
     check_spark,
     class_archive,
     end_java,
+    java_end,
     open_session,
     too_few,
 )
@@ -260,9 +261,12 @@ class SparkEngine:
         return found
 
     async def audit(self, folder: Path) -> Findings:
-        """Audit a run directory in a Spark job. Raises LedgerError."""
+        """Audit a run directory in a Spark job; here, if Spark's JVM has ended during the run. Raises LedgerError."""
+        from triomq_benchmarks.audit.ledger_tables import audit_folder
         from triomq_benchmarks.spark.audit import audit_folder_on_spark
 
+        if await trio.to_thread.run_sync(java_end) is not None:
+            return await trio.to_thread.run_sync(audit_folder, folder)
         return await self._job("triomq-audit", "audit", functools.partial(audit_folder_on_spark, self.session, folder))
 
     async def run(self, plan: RunPlan, on_row: OnRow, started: Callable[[float], None], ended: Ended) -> None:
@@ -278,7 +282,7 @@ class SparkEngine:
             try:
                 reports = await self._job(group, "load", functools.partial(self._generate, order), stop)
             except Exception as error:  # noqa: BLE001 - py4j and Java have no common error, and all mean: the stage has failed
-                failure, reports = _job_failure(error), []
+                failure, reports = await trio.to_thread.run_sync(java_end) or _job_failure(error), []
             except trio.Cancelled:
                 for peer in collector.peers:
                     ended(peer.result or _unfinished(peer, STOPPED))

@@ -17,8 +17,9 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -37,6 +38,10 @@ LOOPBACK = "127.0.0.1"
 GET_JAVA = "Debian and Ubuntu: apt-get install openjdk-17-jre-headless; others: https://adoptium.net; or set JAVA_HOME"
 GET_SPARK = "pip install 'triomq[spark]', with Python 3.11 to 3.14"
 _JAVA_LIMIT_S = 30.0
+_DYING_LIMIT_S = 10.0
+"""How long a JVM may take to end after its session has been stopped from within."""
+_OUT_OF_MEMORY = 52
+"""Spark's exit status for it."""
 _ARCHIVE_LIMIT_S = 180.0
 """A JVM takes 8 s to write its classes, and several times as long on a busy machine."""
 SHORT_LIVED = " ".join(QUICK_JVM)
@@ -248,7 +253,7 @@ def open_session(
         archive: archive of such a JVM's classes; `end_java` keeps a newly written one.
 
     Raises:
-        ToolUnavailableError: pyspark or Java is missing, or no master answers.
+        ToolUnavailableError: pyspark or Java is missing, or no master answers; or the JVM ended during the block.
         ValueError: `master` is not a valid master.
     """
     check_spark()
@@ -277,8 +282,52 @@ def open_session(
 
                     session.dataSource.register(DefaultSource)
                 yield session
+            except Exception as error:
+                # Py4J reports its end as a refused connection, or with an error that cannot be printed.
+                if (end := java_end()) is not None:
+                    raise ToolUnavailableError(end) from error
+                raise
             finally:
-                session.stop()
+                _stop(session)
+
+
+def java_end() -> str | None:
+    """Why the JVM of this process's sessions has ended, and the remedy if there is one; None if it runs."""
+    from pyspark import SparkContext
+
+    java = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - as in end_java
+    if java is None:
+        return None
+    if _is_stopped():
+        with suppress(subprocess.TimeoutExpired):
+            java.wait(_DYING_LIMIT_S)
+    status = java.poll()
+    if status is None:
+        return None
+    if status == _OUT_OF_MEMORY:
+        return "Spark's JVM ran out of memory; give it more, for instance export SPARK_DRIVER_MEMORY=4g (default: 1g)"
+    return f"Spark's JVM ended {f'by signal {-status}' if status < 0 else f'with status {status}'}"
+
+
+def _is_stopped() -> bool:
+    """Whether the session has been stopped from within its JVM, or the JVM no longer answers."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context  # noqa: SLF001 - as in end_java
+    try:
+        return context is not None and bool(context._jsc.sc().isStopped())  # noqa: SLF001
+    except Exception:  # noqa: BLE001 - py4j and Java have no common error
+        return True
+
+
+def _stop(session: SparkSession) -> None:
+    """Stop a session; if its JVM has ended, only what this process has of it."""
+    if java_end() is None:
+        session.stop()
+        return
+    with warnings.catch_warnings(), suppress(Exception):
+        warnings.simplefilter("ignore", RuntimeWarning)
+        session.stop()
 
 
 def _start_java(settings: Mapping[str, str], log: Path) -> None:
@@ -300,7 +349,9 @@ def _start_java(settings: Mapping[str, str], log: Path) -> None:
         except PySparkRuntimeError as error:
             said = log.read_text(errors="replace").strip()[-2000:]
             raise ToolUnavailableError(f"Spark's JVM ended before it was ready: {said or error}") from error
-    SparkContext(conf=conf, gateway=gateway)
+    context = SparkContext(conf=conf, gateway=gateway)
+    # The thread of this server prints a stack if the JVM ends.
+    context._accumulatorServer.handle_error = lambda *_arguments: None  # type: ignore[method-assign,unused-ignore]  # noqa: SLF001
 
 
 def spark_home() -> Path:
