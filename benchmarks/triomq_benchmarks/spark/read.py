@@ -30,6 +30,8 @@ TOPIC: Final = "spark-read"
 GOAL: Final = 1.5
 _BATCH: Final = 200
 _POOL_BYTES: Final = 1 << 20
+_LONG_BODY_BYTES: Final = 16 << 10
+_SMALL_BLOCK_BYTES: Final = 16 << 20
 
 
 @attrs.frozen
@@ -98,7 +100,7 @@ def measure(
             bodies = _source(session, cluster.name_servers, "body binary")
             files = str(Path(scratch) / "rows")
             say("writing the same rows to Parquet")
-            source.write.parquet(files)
+            _write_parquet(source, body_bytes, files)
             parquet = session.read.parquet(files)
             # The first run starts workers and compiles code; its rate is not comparable.
             _consume(parquet)
@@ -115,6 +117,20 @@ def measure(
     return SparkReadRates(
         rows, body_bytes, master, rates["pull"], rates["source"], rates["bodies"], rates["parquet"], share
     )
+
+
+def _write_parquet(rows: DataFrame, body_bytes: int, folder: str) -> None:
+    """Write the rows, so that the memory that Spark has by default is enough.
+
+    For long rows Parquet would look at the size of its buffers too late, after 100 rows; and Spark reads all rows of a
+    block at once, twice 128 MiB in two tasks.
+    """
+    writer = rows.write
+    if body_bytes > _LONG_BODY_BYTES:
+        writer = writer.option("parquet.block.size", _SMALL_BLOCK_BYTES)
+        for part in ("page", "block"):
+            writer = writer.option(f"parquet.{part}.size.row.check.min", 1)
+    writer.parquet(folder)
 
 
 def _rate(rows: int, work: Callable[[], None]) -> float:

@@ -1,4 +1,4 @@
-"""The topic that Spark reads in a measurement: any allowed size of bodies."""
+"""The topic and the files that Spark reads in a measurement: any allowed size of bodies."""
 
 from __future__ import annotations
 
@@ -38,3 +38,20 @@ async def test_bodies_of_each_size_are_sent(rows: int, body_bytes: int, monkeypa
     await read._fill("", rows, body_bytes, len(queues))
     assert {len(message.body) for message in sent} == {body_bytes}
     assert sorted(str(message.keys) for message in sent) == sorted(f"key-{number}" for number in range(rows))
+
+
+@pytest.mark.parametrize(("body_bytes", "is_long"), [(1, False), (1024, False), (65_536, True), (1 << 20, True)])
+def test_parquet_buffers_no_more_than_a_small_heap_holds(body_bytes: int, is_long: bool) -> None:
+    options: dict[str, int] = {}
+    written: list[str] = []
+
+    def option(name: str, value: int) -> SimpleNamespace:
+        options[name] = value
+        return writer
+
+    writer = SimpleNamespace(option=option, parquet=written.append)
+    rows: Any = SimpleNamespace(write=writer)
+    read._write_parquet(rows, body_bytes, "folder")
+    assert written == ["folder"]
+    checks = {"parquet.page.size.row.check.min": 1, "parquet.block.size.row.check.min": 1}
+    assert options == ({"parquet.block.size": 16 << 20, **checks} if is_long else {})
