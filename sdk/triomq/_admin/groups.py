@@ -464,10 +464,18 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             offsets.update((self._routes.namespace.unwrap_queue(queue), offset) for queue, offset in table.items())
         return GroupProgress(dict(sorted(offsets.items())), found.without_master, found.refused)
 
-    async def running_info(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunningInfo:
+    async def running_info(
+        self, group: str, client_id: str, *, stacks: bool = False, silent: Silent | None = None
+    ) -> ConsumerRunningInfo:
         """The state that one member reports about itself.
 
         A slave is asked while its master does not answer: members also send heartbeats to slaves.
+
+        Args:
+            group: the group's name.
+            client_id: the member.
+            stacks: whether the member also reports its threads or tasks.
+            silent: as for :meth:`members`.
 
         Raises:
             NotFound: no broker has it online.
@@ -480,7 +488,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         )
         what = f"running info of {client_id}"
         failure: MQError = NotFound(f"{client_id} is not online in group {group}")
-        silent: dict[str, str] = {}
+        unknown: dict[str, str] = {}
         # One set after the other: each broker that has it online would ask the member itself.
         for name, addresses in sorted((await self._admin.broker_sets()).items()):
             found = await ask_sets(
@@ -488,28 +496,34 @@ class GroupAdmin(metaclass=NoPublicConstructor):
                 {name: addresses},
                 lambda: Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO, header),
                 STATS_TIMEOUT_S,
+                silent=silent,
             )
-            silent.update({each: found.without_master[each] for each in found.silent})
+            unknown.update({each: found.without_master[each] for each in found.silent})
             for each in found.answers:
                 try:
                     return await body_of(ConsumerRunningInfo, checked(each.answer, what, each.address), each.address)
                 except MQError as error:
                     failure = error
-        if silent:
-            raise BrokerNotFound(f"{what} in group {group} is unknown: {outage_text(silent)}")
+        if unknown:
+            raise BrokerNotFound(f"{what} in group {group} is unknown: {outage_text(unknown)}")
         raise failure
 
-    async def owners(self, group: str) -> dict[MessageQueue, str]:
+    async def owners(self, group: str, *, silent: Silent | None = None) -> dict[MessageQueue, str]:
         """The member that consumes each queue now, as reported by the members: queue -> client id.
 
         A missing queue belongs to no member that answered. In broadcasting mode each member has all queues, and one
         member is named.
 
+        Args:
+            group: the group's name.
+            silent: as for :meth:`members`.
+
         Raises:
             NotFound: no member is online.
             BrokerNotFound: no member is known, and no broker of some set answers.
         """
-        online = await self.members(group)
+        silent = {} if silent is None else silent
+        online = await self.members(group, silent=silent)
         if online is None:
             raise NotFound(f"no member of group {group} is online")
         found: dict[MessageQueue, str] = {}
@@ -518,7 +532,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         async def ask(client_id: str) -> None:
             async with limit:
                 try:
-                    info = await self.running_info(group, client_id)
+                    info = await self.running_info(group, client_id, silent=silent)
                 except MQError as error:
                     # Any client may have any id.
                     text = "%s in group %s does not report what it consumes: %s"
@@ -624,7 +638,9 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         total[0] += minute.tps if minute is not None else 0.0
         total[1] += next((each.sum for each in (day, hour, minute) if each is not None and each.sum), 0)
 
-    async def reset(self, group: str, topic: str, time_ms: int, *, new_group: bool = False) -> list[ResetQueue]:
+    async def reset(
+        self, group: str, topic: str, time_ms: int, *, new_group: bool = False, silent: Silent | None = None
+    ) -> list[ResetQueue]:
         """Set a group to the first messages stored at a time or later, or to the end.
 
         Online members are notified by the broker and go there; if none is online, the broker's offsets are set.
@@ -634,10 +650,12 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             topic: the topic's name.
             time_ms: ms since 1970; 0 is the beginning, ``-1`` the end.
             new_group: also set the offsets of a group that no broker knows yet; otherwise that is an error.
+            silent: the address of a broker -> why it does not answer, as other calls have found out. Such a broker is
+                not asked again.
 
         Raises:
             RouteNotFound: no name server knows the topic.
-            BrokerNotFound: a broker set has no master now; the others have reset the group.
+            BrokerNotFound: a broker set has no master now, or a silent one; the others have reset the group.
             MQError: a broker failed; the others have reset the group, and a note of the error names them.
         """
         check_group(group)
@@ -646,16 +664,22 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         with suppress(MQError):  # the known route is used if no name server answers
             await self._routes.refresh(topic)  # it may lack new queues and brokers
         masters, lacking = await self._masters_of(topic)
-        unknown = new_group and not await self._is_known(group)
+        silent = {} if silent is None else silent
+        unknown = new_group and not await self._is_known(group, silent)
         done: dict[str, list[ResetQueue]] = {}
         failures: dict[str, MQError] = {}
 
         async def reset_at(name: str) -> None:
+            address = masters[name]
             try:
+                if address in silent:
+                    raise BrokerNotFound(
+                        f"reset of group {group} in topic {topic}: the master {address} does not answer: {silent[address]}"
+                    )
                 if unknown:
                     done[name] = await self._reset_offline(group, topic, name, time_ms)
                 else:
-                    done[name] = await self._reset_at(name, masters[name], group, topic, time_ms)
+                    done[name] = await self._reset_at(name, address, group, topic, time_ms)
             except MQError as error:
                 failures[name] = error
 
@@ -671,9 +695,9 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             )
         return [each for _, queues in sorted(done.items()) for each in queues]
 
-    async def _is_known(self, group: str) -> bool:
+    async def _is_known(self, group: str, silent: Silent | None = None) -> bool:
         """Whether some broker has the group, under its name there."""
-        return self._wrap(group) in await self.names()
+        return self._wrap(group) in await self.names(silent=silent)
 
     async def _reset_at(self, name: str, address: str, group: str, topic: str, time_ms: int) -> list[ResetQueue]:
         try:

@@ -56,7 +56,7 @@ def show_offsets(group: str, topic: str | None, with_owners: bool, name_servers:
         owners: Mapping[MessageQueue, str] | None = None
         if with_owners:
             try:
-                owners = await client.groups.owners(group)
+                owners = await client.groups.owners(group, silent=silent)
             except NotFound:
                 owners = {}  # no member is online
         show_progress(group, progress, owners, as_json=as_json)
@@ -97,19 +97,20 @@ def reset_offsets(
     time_ms = _reset_time_ms(to) if offset is None else None
     only = queue_of(topic, queue) if queue is not None else None
 
-    async def check(client: Client) -> list[MessageQueue]:
+    async def check(client: Client, silent: dict[str, str] | None = None) -> list[MessageQueue]:
         queues = await _queues(client, topic)
         if only is not None:
             queues = [checked_queue(only, queues)]
         # A wrong name would look like success.
         if not new_group and offset is None:
-            await check_known(client, group, "; give --new-group to set where its first start begins")
+            await check_known(client, group, "; give --new-group to set where its first start begins", silent=silent)
         return queues
 
     async def work(client: Client) -> None:
-        queues = await check(client)
+        silent: dict[str, str] = {}
+        queues = await check(client, silent)
         if time_ms is not None:
-            done = await client.groups.reset(group, topic, time_ms, new_group=new_group)
+            done = await client.groups.reset(group, topic, time_ms, new_group=new_group, silent=silent)
             moved = [(each.queue, each.offset, NOTIFIED if each.online else SET_OFFLINE) for each in done]
         else:
             assert offset is not None

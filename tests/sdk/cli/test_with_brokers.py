@@ -22,6 +22,7 @@ from triomq_protocol.requests import (
     GetMaxOffsetRequest,
     GroupList,
     KVTable,
+    ResetOffsetBody,
     SubscriptionGroupTable,
 )
 from triomq_protocol.requests.admin import SubscriptionGroupConfig
@@ -65,6 +66,8 @@ def test_a_change_whose_master_is_dead_is_refused_at_once(command_line, change):
         (["groups", "NEW", "--delete", "--yes"], False, "whether it knows group NEW is unknown"),
         (["offsets", "show", "NEW", "T"], False, "whether it knows group NEW is unknown"),
         (["offsets", "show", "G", "T"], True, "its lag is unknown"),
+        (["offsets", "show", "G", "T", "--owners"], True, "its lag is unknown"),
+        (["offsets", "reset", "G", "T", "latest", "--yes"], False, "Done at broker-a; not at broker-b."),
         (["groups"], True, "its lag is unknown"),
     ],
 )
@@ -79,11 +82,15 @@ def test_a_master_that_hangs_is_waited_for_once(command_line, arguments, known, 
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: SubscriptionGroupTable(subscription_group_table=names),
         RequestCode.GET_BROKER_RUNTIME_INFO: KVTable(table={}),
         RequestCode.GET_CONSUMER_CONNECTION_LIST: ConsumerConnection(),
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: ResetOffsetBody(offset_table={MessageQueue("T", "broker-a", 0): 7}),
     }
-    broker.answer_to = lambda command: command.answer(0, body=answers[command.code].encode())
+    serve = broker.answer_to
+    broker.answer_to = lambda command: (
+        command.answer(0, body=answers[command.code].encode()) if command.code in answers else serve(command)
+    )
     code, out, err = command_line(*arguments)
     assert code == 1
-    assert "broker broker-b: the master broker-b-0:10911 does not answer: no answer in time" in err
+    assert "the master broker-b-0:10911 does not answer: no answer in time" in err
     assert said in err
     assert bool(out) is known
     assert command_line.passed_s < 5 + VIRTUAL_S
