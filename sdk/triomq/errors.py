@@ -125,6 +125,14 @@ TYPE_ADVICE: Final = (
 )
 """The advice for messages that a RocketMQ 5 proxy refuses by the type of their topic."""
 
+QUEUES_ADVICE: Final = (
+    (
+        re.compile("queues; at most"),
+        "`triomq topics TOPIC --create --queues N` gives it fewer queues at each broker, and `--delete` deletes it",
+    ),
+)
+"""The advice for a topic that brokers have registered with more queues than clients use."""
+
 MESSAGE_ADVICE: Final = (
     *TYPE_ADVICE,
     (
@@ -493,6 +501,7 @@ class ProtocolViolation(ClosedError):
     closed the connection."""
 
     advice = "check that the address is a name server or broker"
+    _advice_by_remark = QUEUES_ADVICE
 
 
 class AnswerTooLong(ProtocolViolation):

@@ -19,6 +19,7 @@ from triomq_protocol.names import MASTER_ID
 from triomq_protocol.requests import (
     ConsumerIdList,
     ConsumeStats,
+    CreateTopicRequest,
     GetMaxOffsetRequest,
     GroupList,
     KVTable,
@@ -116,6 +117,27 @@ def test_a_topic_of_too_many_queues_can_be_deleted(command_line):
         each.script(RequestCode.GET_TOPIC_CONFIG, lambda command: command.answer(0, body=config))
     assert command_line("topics", "BIG", "--delete", "--yes") == (0, "deleted BIG\n", "")
     assert deleted == [RequestCode.DELETE_TOPIC_IN_BROKER] * 2 + [RequestCode.DELETE_TOPIC_IN_NAMESRV]
+
+
+def test_a_topic_of_too_many_queues_can_be_given_fewer(command_line):
+    """As the error of other commands advises."""
+    cluster = command_line.cluster
+    cluster.name_server.add_route("BIG", cluster.broker, queues=65_537)
+    code, out, err = command_line("pull", "BIG")
+    assert (code, out) == (1, "")
+    assert "it has 131074 queues; at most 131072 are possible (`triomq topics TOPIC --create --queues N` gives" in err
+    created = []
+    config = TopicConfig(topic_name="BIG", read_queue_nums=65_537, write_queue_nums=65_537, perm=6).encode()
+    cluster.broker.script(RequestCode.GET_TOPIC_CONFIG, *[lambda command: command.answer(0, body=config)] * 2)
+
+    def create(command):
+        created.append(command.header(CreateTopicRequest).read_queue_nums)
+        cluster.name_server.add_route("BIG", cluster.broker, queues=4)
+        return command.answer(0)
+
+    cluster.broker.script(RequestCode.UPDATE_AND_CREATE_TOPIC, create)
+    command_line("topics", "BIG", "--create", "--queues", "4", "--yes")
+    assert created == [4]
 
 
 @pytest.mark.parametrize("queues", [["--queues", "4"], []])
