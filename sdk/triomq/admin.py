@@ -11,7 +11,8 @@ from triomq._admin.topics import Admin, TopicSettings, TopicStats
 from triomq_protocol.requests import ClusterInfo, TopicOffset, TopicRouteData
 
 # Consumer groups, client.groups
-from triomq._admin.groups import GroupAdmin, GroupNames, GroupProgress, ResetQueue, SettingsBySet, TopicTraffic
+from triomq._admin.groups import GroupAdmin
+from triomq._admin.group_results import GroupNames, GroupProgress, ResetQueue, SettingsBySet, TopicTraffic
 from triomq._admin.group_settings import GroupSettings
 from triomq_protocol.requests import ConsumerConnection, OffsetWrapper
 from triomq_protocol.requests.group_admin import ConsumeMessageDirectlyResult, ConsumerRunningInfo

@@ -1,4 +1,6 @@
-"""Consumer groups: their members, progress and offset resets (docs/protocol/admin.md §4 and §5).
+"""Consumer groups: their settings, members and progress (docs/protocol/admin.md §4 and §5).
+
+Offset resets and rates are those of other modules, with what is asked here.
 
 Upstream: the part of ``DefaultMQAdminExtImpl`` about groups.
 """
@@ -6,63 +8,52 @@ Upstream: the part of ``DefaultMQAdminExtImpl`` about groups.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeVar
 
-import attrs
 import trio
 
 from triomq._admin.broker_sets import SetAnswers, Silent, ask_sets, outage_text
+from triomq._admin.group_results import GroupNames, GroupProgress, ResetQueue, SettingsBySet, TopicTraffic
 from triomq._admin.group_settings import GroupSettings, config_of, settings_of
 from triomq._admin.long_bodies import body_of
+from triomq._admin.masters import ask_broker
+from triomq._admin.offset_resets import END, OffsetResets
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
+from triomq._admin.traffic import TrafficCounters
 from triomq._arguments.kinds import check_kind, check_mapping, check_text, check_texts
 from triomq._arguments.numbers import check_count
-from triomq._cluster.broker_links import BrokerLinks
-from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S, BrokerOffsets
-from triomq._cluster.queue_bounds import QueueBounds
 from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
-from triomq._constructors import NoPublicConstructor, construct
+from triomq._constructors import NoPublicConstructor
 from triomq._error_text import one_line
 from triomq._exception_groups import open_plain_nursery
 from triomq._half_done import with_places
 from triomq._message.message import MessageQueue, check_group, check_queue
 from triomq._message.subscription import retry_topic
-from triomq._side_by_side import side_by_side
 from triomq._transport.answers import checked
-from triomq._transport.links import NO_ANSWER, Links
+from triomq._transport.links import Links
 from triomq.errors import (
     REMARK_CHARS_MAX,
     AccessRefused,
     BrokerFault,
     BrokerNotFound,
-    GroupNotFound,
     InvalidCall,
-    LinkLost,
     MQError,
     NotFound,
     code_name,
 )
-from triomq_protocol.codes import FIRST_VERSION_5, RequestCode
+from triomq_protocol.codes import RequestCode
 from triomq_protocol.names import MASTER_ID, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 from triomq_protocol.requests import (
-    BrokerStatsData,
     ConsumerConnection,
     ConsumeStats,
     DeleteSubscriptionGroupRequest,
     GetConsumerConnectionListRequest,
     GetConsumerRunningInfoRequest,
     GetConsumeStatsRequest,
-    GroupList,
     OffsetWrapper,
-    QueryTopicConsumeByWhoRequest,
-    ResetOffsetBody,
-    ResetOffsetRequest,
     SubscriptionGroupTable,
-    ViewBrokerStatsDataRequest,
 )
 from triomq_protocol.requests.group_admin import ConsumerRunningInfo
 from triomq_protocol.wire.body import Body
@@ -79,142 +70,10 @@ STATS_TIMEOUT_S: Final = 15.0
 """How long a broker may take for a group's progress."""
 
 
-@attrs.frozen
-class ResetQueue:
-    """The result of a reset for one queue.
-
-    Args:
-        queue: the queue.
-        offset: the offset at which the group continues.
-        online: whether members are online: the broker notified them, and they take about ten seconds; a broker of
-            RocketMQ 5 notifies each by its next answer to a pull, within half a minute. False: the broker's offset was set.
-    """
-
-    queue: MessageQueue
-    offset: int
-    online: bool
-
-
-class GroupProgress(dict[MessageQueue, OffsetWrapper]):
-    """The progress of a group: queue -> end of the queue, committed offset, store time.
-
-    Queues of a set whose master does not answer are missing, or have a slave's values. Those of a broker that answers with
-    a fault, or refuses the account, are missing.
-
-    Attributes:
-        without_master: broker name -> why its master did not answer, or with which fault.
-        refused: broker name -> which broker refuses the account, why, and what to do.
-    """
-
-    def __init__(
-        self,
-        offsets: Mapping[MessageQueue, OffsetWrapper],
-        without_master: Mapping[str, str],
-        refused: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(offsets)
-        self.without_master: dict[str, str] = dict(without_master)
-        self.refused: dict[str, str] = dict(refused or {})
-
-    def lag_of(self, queue: MessageQueue) -> int | None:
-        """The number of uncommitted messages of a queue; None (unknown) if its set has no master."""
-        if queue.broker_name in self.without_master:
-            return None
-        offsets = self[queue]
-        return max(0, offsets.broker_offset - offsets.consumer_offset)
-
-    @property
-    def lag(self) -> int | None:
-        """The sum over all queues; None (unknown) if a set has no master or refuses the account."""
-        if self.without_master or self.refused:
-            return None
-        return sum(max(0, each.broker_offset - each.consumer_offset) for each in self.values())
-
-
-class GroupNames(list[str]):
-    """Names of groups, sorted.
-
-    Attributes:
-        refused: broker name -> which broker refuses the account, why, and what to do; its groups may be missing.
-        unknown: broker name -> why no broker of the set answered; its groups may be missing.
-    """
-
-    def __init__(
-        self, names: Iterable[str], refused: Mapping[str, str], unknown: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(names)
-        self.refused: dict[str, str] = dict(refused)
-        self.unknown: dict[str, str] = dict(unknown or {})
-
-
-class SettingsBySet(dict[str, GroupSettings]):
-    """The settings of a group: broker name -> the settings on its set.
-
-    Attributes:
-        unknown: broker name -> why nothing is known about the set; it may have the group, with any settings.
-        of_slaves: broker name -> why the master of the set does not answer; its settings are those that a slave has.
-    """
-
-    def __init__(
-        self,
-        settings: Mapping[str, GroupSettings],
-        unknown: Mapping[str, str],
-        of_slaves: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(settings)
-        self.unknown: dict[str, str] = dict(unknown)
-        self.of_slaves: dict[str, str] = dict(of_slaves or {})
-
-
-@attrs.frozen(kw_only=True)
-class TopicTraffic:
-    """The rates at which a topic gets messages, and at which one group pulls them.
-
-    Args:
-        topic: the topic's name.
-        group: the group; None if no group consumes the topic.
-        lag: how far the group is behind; None if it is unknown.
-        in_per_s: messages sent per second in the last minute.
-        out_per_s: messages pulled per second in the last minute.
-        in_day: messages sent in the last day.
-        out_day: messages pulled in the last day.
-        without_master: broker name -> why the set has no master that answers, so that its messages are not counted, or why
-            its part of the lag is unknown, as in `GroupProgress`, and so the whole lag.
-    """
-
-    topic: str
-    group: str | None = None
-    lag: int | None = 0
-    in_per_s: float = 0.0
-    out_per_s: float = 0.0
-    in_day: int = 0
-    out_day: int = 0
-    without_master: Mapping[str, str] = attrs.field(factory=dict)
-
-
-def _unanswered(masters: Mapping[str, str], missing: Silent) -> dict[str, str]:
-    """The sets whose masters did not answer: broker name -> why."""
-    return {
-        name: f"the master {address} does not answer: {missing[address]}"
-        for name, address in masters.items()
-        if address in missing
-    }
-
-
-@contextmanager
-def _unknown_group(group: str) -> Iterator[None]:
-    """Add how to create a group to the error of a RocketMQ 5 broker, which keeps no offsets of unknown groups."""
-    try:
-        yield
-    except GroupNotFound as error:
-        error.add_note(f"The group has to exist first: `triomq groups {group} --create` creates it at all brokers.")
-        raise
-
-
 class GroupAdmin(metaclass=NoPublicConstructor):
     """Administrative calls about consumer groups; ``client.groups``."""
 
-    END: Final = -1
+    END: Final = END
     """The ends of the queues, in place of a time."""
 
     def __init__(self, admin: Admin, routes: Routes, links: Links, route_wait: RouteWait) -> None:
@@ -223,7 +82,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         self._wrap = routes.namespace.wrap
         self._links = links
         self._route_wait = route_wait
-        self._brokers = BrokerLinks(routes, links)
+        self._resets = OffsetResets(routes, links, route_wait, is_known=self._is_known, members=self.members)
+        self._traffic = TrafficCounters(routes, links, progress=self.progress)
 
     @staticmethod
     def is_system_group(group: str) -> bool:
@@ -310,7 +170,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         for name, address in masters.items():
             request = Command.request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
             try:
-                await self._ask(address, request, f"create group {group}")
+                await ask_broker(self._links, address, request, f"create group {group}")
                 done.append(name)
             except MQError as error:
                 failures[name] = error
@@ -351,7 +211,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         for number, name in enumerate(names):
             request = Command.request(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
             try:
-                await self._ask(masters[name], request, f"delete group {group}")
+                await ask_broker(self._links, masters[name], request, f"delete group {group}")
             except MQError as error:
                 raise with_places(error, names[:number], names[number:]) from None
         await self._admin.delete_topic(retry_topic(group))
@@ -564,79 +424,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             BrokerNotFound: no broker set of the topic has a master that answers now.
             MQError: a broker refused.
         """
-        silent = {} if silent is None else silent
-        missing: Silent = {}  # of this topic; others may find more masters that are silent, whose figures are known here
-        masters, lacking = await self._masters_of(topic)
-        wrapped = self._wrap(topic)
-        groups: set[str] = set()
-        arrived = [0.0, 0]
-
-        async def look(address: str) -> None:
-            groups.update(await self._groups_of(topic, address))
-            await self._add_traffic(arrived, address, "TOPIC_PUT_NUMS", wrapped)
-
-        await self._ask_masters(masters, silent, missing, look)
-        without_master = dict.fromkeys(lacking, "no master is registered") | _unanswered(masters, missing)
-        if not set(masters.values()) - missing.keys():
-            raise BrokerNotFound(f"the traffic of topic {topic} is unknown: {outage_text(without_master)}")
-        found = []
-        for group in sorted(groups):
-            taken = [0.0, 0]
-            add = partial(self._add_traffic, taken, name="GROUP_GET_NUMS", key=f"{wrapped}@{group}")
-            await self._ask_masters(masters, silent, missing, add)
-            without_master |= _unanswered(masters, missing)
-            name = self._routes.namespace.unwrap(group)
-            progress = await self.progress(name, topic, silent=silent)
-            unknown = {**progress.without_master, **progress.refused, **without_master}
-            found.append(
-                TopicTraffic(
-                    topic=topic, group=name, lag=None if unknown else progress.lag, in_per_s=arrived[0],
-                    in_day=int(arrived[1]), out_per_s=taken[0], out_day=int(taken[1]), without_master=unknown,
-                )
-            )  # fmt: skip
-        if found:
-            return found
-        return [TopicTraffic(topic=topic, in_per_s=arrived[0], in_day=int(arrived[1]), without_master=without_master)]
-
-    async def _ask_masters(
-        self, masters: Mapping[str, str], silent: Silent, missing: Silent, ask: Callable[[str], Awaitable[None]]
-    ) -> None:
-        """Call `ask` with the address of each master that is neither `silent` nor `missing`, all at once.
-
-        Those that do not answer are added to `missing`, and to `silent` unless only the connection was lost.
-        """
-        missing |= {address: silent[address] for address in masters.values() if address in silent}
-
-        async def ask_one(address: str) -> None:
-            try:
-                await ask(address)
-            except NO_ANSWER as error:
-                missing[address] = error.remark or error.what
-                if not isinstance(error, LinkLost):
-                    silent[address] = missing[address]
-
-        await side_by_side(*(partial(ask_one, address) for address in masters.values() if address not in missing))
-
-    async def _groups_of(self, topic: str, address: str) -> list[str]:
-        """The groups of a topic at one broker, named as there."""
-        header = QueryTopicConsumeByWhoRequest(topic=self._wrap(topic))
-        request = Command.request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
-        answer = await self._ask(address, request, f"the groups of topic {topic}")
-        return (await body_of(GroupList, answer, address)).group_list
-
-    async def _add_traffic(self, total: list[float], address: str, name: str, key: str) -> None:
-        """Add one broker's rate and daily number; a broker that has counted nothing reports no such counter."""
-        header = ViewBrokerStatsDataRequest(stats_name=name, stats_key=key)
-        try:
-            answer = await self._ask(
-                address, Command.request(RequestCode.VIEW_BROKER_STATS_DATA, header), f"the counter {name} {key}"
-            )
-        except BrokerFault:
-            return
-        stats = await body_of(BrokerStatsData, answer, address)
-        minute, hour, day = stats.stats_minute, stats.stats_hour, stats.stats_day
-        total[0] += minute.tps if minute is not None else 0.0
-        total[1] += next((each.sum for each in (day, hour, minute) if each is not None and each.sum), 0)
+        return await self._traffic.of(topic, {} if silent is None else silent)
 
     async def reset(
         self, group: str, topic: str, time_ms: int, *, new_group: bool = False, silent: Silent | None = None
@@ -661,86 +449,12 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         check_group(group)
         check_text("the topic", topic)
         check_count("time_ms", time_ms, self.END)
-        with suppress(MQError):  # the known route is used if no name server answers
-            await self._routes.refresh(topic)  # it may lack new queues and brokers
-        masters, lacking = await self._masters_of(topic)
         silent = {} if silent is None else silent
-        unknown = new_group and not await self._is_known(group, silent)
-        done: dict[str, list[ResetQueue]] = {}
-        failures: dict[str, MQError] = {}
+        return await self._resets.to_time(group, topic, time_ms, new_group=new_group, silent=silent)
 
-        async def reset_at(name: str) -> None:
-            address = masters[name]
-            try:
-                if address in silent:
-                    raise BrokerNotFound(
-                        f"reset of group {group} in topic {topic}: the master {address} does not answer: {silent[address]}"
-                    )
-                if unknown:
-                    done[name] = await self._reset_offline(group, topic, name, time_ms)
-                else:
-                    done[name] = await self._reset_at(name, address, group, topic, time_ms)
-            except MQError as error:
-                failures[name] = error
-
-        async with open_plain_nursery() as nursery:
-            for name in masters:
-                nursery.start_soon(reset_at, name)
-        for _, failure in sorted(failures.items()):
-            raise with_places(failure, sorted(done), [*sorted(failures), *lacking])
-        if lacking:
-            raise BrokerNotFound(
-                f"group {group} in topic {topic} was moved on {', '.join(sorted(done))}, and not on {', '.join(lacking)}: no "
-                "master of it is registered; start it, then move the group again"
-            )
-        return [each for _, queues in sorted(done.items()) for each in queues]
-
-    async def _is_known(self, group: str, silent: Silent | None = None) -> bool:
+    async def _is_known(self, group: str, silent: Silent) -> bool:
         """Whether some broker has the group, under its name there."""
         return self._wrap(group) in await self.names(silent=silent)
-
-    async def _reset_at(self, name: str, address: str, group: str, topic: str, time_ms: int) -> list[ResetQueue]:
-        try:
-            try:
-                return await self._reset_members(address, group, topic, time_ms)
-            except BrokerFault as error:
-                # RocketMQ answers so for any group that has no offset yet in one of the queues: of a new queue, or an idle one.
-                if f"<{self._wrap(group)}> not exist" not in (error.remark or "") or not await self._is_known(group):
-                    raise
-            await self._set_first_offsets(group, topic, name, time_ms)
-            return await self._reset_members(address, group, topic, time_ms)
-        except NotFound:
-            return await self._reset_offline(group, topic, name, time_ms)
-
-    async def _reset_members(self, address: str, group: str, topic: str, time_ms: int) -> list[ResetQueue]:
-        """Have the broker notify the members. Raises NotFound if none is online."""
-        header = ResetOffsetRequest(topic=self._wrap(topic), group=self._wrap(group), timestamp=time_ms, is_force=True)
-        request = Command.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-        answer = await self._ask(address, request, f"reset of group {group} in topic {topic}")
-        table = (await body_of(ResetOffsetBody, answer, address)).offset_table
-        unwrap = self._routes.namespace.unwrap_queue
-        online = answer.version < FIRST_VERSION_5 or await self._may_have_members(group)
-        return [ResetQueue(unwrap(queue), offset, online) for queue, offset in sorted(table.items())]
-
-    async def _may_have_members(self, group: str) -> bool:
-        """Whether members are online, as far as is known: a broker of 5 answers a reset in the same way when none is."""
-        try:
-            return await self.members(group) is not None
-        except MQError:
-            return True
-
-    async def _reset_queue(self, address: str, group: str, queue: MessageQueue, offset: int) -> None:
-        """Have a broker of RocketMQ 5 reset one queue: until its next pull an earlier reset counts before what is set."""
-        header = ResetOffsetRequest(
-            topic=self._wrap(queue.topic),
-            group=self._wrap(group),
-            timestamp=0,
-            is_force=True,
-            queue_id=queue.queue_id,
-            offset=offset,
-        )
-        request = Command.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-        await self._ask(address, request, f"reset of group {group} in {queue} to offset {offset}")
 
     async def set_offsets(self, group: str, offsets: Mapping[MessageQueue, int], *, force: bool = False) -> None:
         """Set the brokers' offsets of a group without online members.
@@ -761,21 +475,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             check_count(f"the offset of {queue}", offset, 0)
         if not force:
             await self.check_offline(group)
-        bounds = construct(QueueBounds, self._brokers, self._route_wait)
-        for queue, offset in offsets.items():
-            end = await bounds.max_offset(queue)
-            if offset > end:
-                # Members would silently skip to the end.
-                raise InvalidCall(f"{queue} ends at {end}, before offset {offset}; nothing was set")
-
-        async def reset_again(queue: MessageQueue, offset: int, address: str) -> None:
-            await self._reset_queue(address, group, queue, offset)
-
-        at_brokers = BrokerOffsets(self._wrap(group), self._brokers, overruled=reset_again)
-        for queue, offset in offsets.items():
-            one = {queue: offset}
-            with _unknown_group(group):
-                await self._route_wait.until_there(partial(at_brokers.commit, one), OFFSET_TIMEOUT_S, queue=queue)
+        await self._resets.to_offsets(group, offsets)
 
     async def clone_offsets(
         self, source: str, target: str, topic: str | None = None, *, force: bool = False
@@ -832,43 +532,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
                 f"group {group} has members online, who would overwrite it; stop them first, or reset by time"
             )
 
-    async def _reset_offline(self, group: str, topic: str, broker_name: str, time_ms: int) -> list[ResetQueue]:
-        route = await self._routes.for_subscribing(topic)
-        queues = [queue for queue in route.subscribe_queues if queue.broker_name == broker_name]
-        offsets = {queue: await self._offset_at(queue, time_ms) for queue in queues}
-        with _unknown_group(group):
-            await BrokerOffsets(self._wrap(group), self._brokers).commit(offsets)
-        return [ResetQueue(queue, offset, False) for queue, offset in offsets.items()]
-
-    async def _set_first_offsets(self, group: str, topic: str, broker_name: str, time_ms: int) -> None:
-        """Give a group the offset it is reset to in each queue in which it may have none: brokers may call that 0."""
-        at_brokers = BrokerOffsets(self._wrap(group), self._brokers)
-        route = await self._routes.for_subscribing(topic)
-        for queue in sorted({*route.publish_queues, *route.subscribe_queues}):
-            if queue.broker_name == broker_name and not await at_brokers.read(queue):
-                await at_brokers.commit({queue: await self._offset_at(queue, time_ms)})
-
-    async def _offset_at(self, queue: MessageQueue, time_ms: int) -> int:
-        bounds = construct(QueueBounds, self._brokers)
-        return max(
-            0, await (bounds.max_offset(queue) if time_ms == self.END else bounds.offset_by_time(queue, time_ms))
-        )
-
     async def _ask_sets(
         self, make_request: Callable[[], Command], timeout_s: float, silent: Silent | None = None
     ) -> SetAnswers:
         return await ask_sets(self._links, await self._admin.broker_sets(), make_request, timeout_s, silent=silent)
-
-    async def _masters_of(self, topic: str) -> tuple[dict[str, str], list[str]]:
-        """The topic's masters by broker name, and the names of the broker sets that have none."""
-        route = await self._routes.for_subscribing(topic)
-        found = {name: addresses[MASTER_ID] for name, addresses in route.addresses.items() if MASTER_ID in addresses}
-        if not found:
-            names = sorted(route.addresses)
-            have = "has" if len(names) == 1 else "have"
-            raise BrokerNotFound(f"no master of {', '.join(names)}, which {have} topic {topic}, is registered")
-        return found, sorted(route.addresses.keys() - found.keys())
-
-    async def _ask(self, address: str, request: Command, what: str, timeout_s: float = ADMIN_TIMEOUT_S) -> Command:
-        link = await self._links.get(address, patient=False)
-        return checked(await link.request(request, timeout_s), what, address)

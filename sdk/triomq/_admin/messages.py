@@ -13,7 +13,8 @@ import attrs
 import trio
 
 from triomq._admin.broker_sets import SetAnswer, addresses_of, answer_of, answer_on, ask_sets, outage_text
-from triomq._admin.groups import STATS_TIMEOUT_S, GroupAdmin, GroupProgress
+from triomq._admin.group_results import GroupProgress
+from triomq._admin.groups import STATS_TIMEOUT_S, GroupAdmin
 from triomq._admin.long_bodies import body_of
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._arguments.kinds import check_kind, check_text
