@@ -55,14 +55,17 @@ def has_terminal() -> bool:
 
 
 class QuietGroup(click.Group):
-    """A group of commands that Ctrl-C ends without output."""
+    """A group of commands that Ctrl-C, and the end of the output's reader, end without output."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command; click itself would print an empty line after Ctrl-C."""
+        """Run a command; click itself would print an empty line after Ctrl-C, and fail if standard error is closed, too."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise click.Abort from None
+        except BrokenPipeError:
+            _print_no_more()
+            ctx.exit(1)
 
 
 class ClosedOutput(io.TextIOBase):

@@ -195,13 +195,15 @@ def test_lines_that_come_in_pieces():
     assert list(_lines([])) == []
 
 
-async def test_a_reader_that_leaves_early_is_no_error(call, cluster):
+@pytest.mark.parametrize("errors", ["", "2>&-"])
+async def test_a_reader_that_leaves_early_is_no_error(call, cluster, errors):
     lines = b"".join(b"%d\n" % number for number in range(3000))
     assert (await call("send", "T", stdin=lines))[0] == 0
-    shell = f"{shlex.quote(sys.executable)} -m triomq pull T -n {shlex.quote(cluster.name_servers)} | head -1"
+    pull = f"{shlex.quote(sys.executable)} -m triomq pull T -n {shlex.quote(cluster.name_servers)} {errors}"
+    shell = f"({pull}; echo $? >&2) | head -1"
     done = await trio.run_process(["sh", "-c", shell], capture_stdout=True, capture_stderr=True, check=False)
     assert len(done.stdout.splitlines()) == 1
-    assert done.stderr == b""
+    assert done.stderr == b"1\n"  # the status alone
 
 
 async def test_the_offsets_of_a_group_that_is_not_there_yet(call, client):
