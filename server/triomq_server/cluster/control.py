@@ -124,7 +124,7 @@ class ControlSocket:
             return
         del self._reading[link]
         self._selector.unregister(link)
-        words = text.decode(errors="replace").split()
+        words = words_of(text)
         self._waiting[link] = words[1] if len(words) == 2 else ""
         self._run_command(words)
 
@@ -132,6 +132,11 @@ class ControlSocket:
         del self._reading[link]
         self._selector.unregister(link)
         link.close()
+
+
+def words_of(line: bytes) -> list[str]:
+    """The verb of a command and the name of its node, which may have blanks: that is no node's, and an error."""
+    return line.decode(errors="replace").strip().split(maxsplit=1)
 
 
 def give_command(directory: Path, verb: str, name: str) -> Event:

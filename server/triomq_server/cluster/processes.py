@@ -20,7 +20,7 @@ import attrs
 
 from triomq_command.ending_signals import ending_signals
 from triomq_command.garbage import importing
-from triomq_server.cluster.control import VERBS, ControlError, ControlSocket
+from triomq_server.cluster.control import VERBS, ControlError, ControlSocket, words_of
 from triomq_server.cluster.plan import ClusterPlan, NodePlan
 from triomq_server.config import ConfigError
 from triomq_server.process.age import seconds_since_start
@@ -269,7 +269,7 @@ class ClusterProcesses:
         *lines, self._commands = (self._commands + data).split(b"\n")
         for line in lines:
             if line.strip():
-                self._run_command(line.decode(errors="replace").split())
+                self._run_command(words_of(line))
 
     def _run_command(self, words: list[str]) -> None:
         verb, name = (*words, "", "")[:2]

@@ -692,6 +692,8 @@ def test_a_node_is_restarted_by_command(call: Call, tmp_path: Path) -> None:
         assert (again.returncode, again.stderr) == (1, "Error: broker-a does not run\n")
         unknown = order("start", "broker-z")
         assert unknown.stderr == "Error: no node is called 'broker-z'; the nodes are namesrv-0, broker-a\n"
+        unknown = order("stop", "broker-a now")
+        assert unknown.stderr == "Error: no node is called 'broker-a now'; the nodes are namesrv-0, broker-a\n"
         second = run("cluster", "--slaves", "0", "--directory", str(home))
         assert second.returncode == 1
         assert "already; stop it, or choose another directory" in second.stderr
