@@ -78,17 +78,18 @@ def data_set(source: str | None, count: int | None) -> DataSet:
     Raises:
         NoDataError: the file or the package does not exist, or standard input is closed.
     """
+    most = None if count is None else min(count, sys.maxsize)  # islice takes no larger numbers
     if source is None:
         archive = flights_archive()
         total = FLIGHTS if count is None else min(count, FLIGHTS)
-        return DataSet("NYC flights 2013", "flights", total, lambda: _batches(islice(flights(archive), count)))
+        return DataSet("NYC flights 2013", "flights", total, lambda: _batches(islice(flights(archive), most)))
     if source == "-":
         if sys.stdin is None:
             raise NoDataError("standard input is closed; give --input a text file, or - with a pipe or a file")
         return DataSet("standard input", "lines", count, lambda: _first(count, live_lines()), live=True)
     if not Path(source).is_file():
         raise NoDataError(f"{source} is not a file; give --input a text file or - for standard input")
-    return DataSet(Path(source).name, "lines", None, lambda: _batches(islice(lines(source), count)))
+    return DataSet(Path(source).name, "lines", None, lambda: _batches(islice(lines(source), most)))
 
 
 def _batches(rows: Iterator[Row]) -> Iterator[Batch]:

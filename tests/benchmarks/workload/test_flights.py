@@ -36,6 +36,13 @@ def test_a_damaged_file_is_named(content: bytes, tmp_path: Path) -> None:
         rows_of(tmp_path / "a.gz")
 
 
+def test_a_number_of_rows_may_be_larger_than_there_are(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"row\n")
+    for source in (str(tmp_path / "a.txt"), None):
+        batch = next(iter(data_set(source, 10**20).open()))
+        assert batch[0].body
+
+
 def test_a_closed_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(NoDataError, match="standard input is closed; give --input a text file"):
