@@ -15,9 +15,18 @@ import click
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
+
+def _named(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """Check that the name of a file is not empty, as that of a variable of the shell which is not set."""
+    if value == "":
+        raise click.BadParameter("it is empty; give a file, or leave the option out")
+    return value
+
+
 config_file = click.option(
-    "-c", "--config", "config_file", metavar="FILE", help="RocketMQ configuration file (key=value lines)."
-)
+    "-c", "--config", "config_file", metavar="FILE", callback=_named,
+    help="RocketMQ configuration file (key=value lines).",
+)  # fmt: skip
 print_all = click.option("-p", "--print-config", "print_all", is_flag=True, help="Print all settings and exit.")
 print_important = click.option(
     "-m", "--print-important", "print_some", is_flag=True, help="Print important settings and exit."

@@ -375,6 +375,8 @@ def test_help(call: Call, command: list[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "line"),
     [
+        (["broker", "-c", "", "-m"], 2, "Invalid value for '-c' / '--config': it is empty; give a file"),
+        (["namesrv", "-c", "", "-m"], 2, "Invalid value for '-c' / '--config': it is empty; give a file"),
         (["broker", "-c", "/nowhere/broker.conf"], 2, "configuration file /nowhere/broker.conf: No such file"),
         (["broker", "-n", "127.0.0.1"], 2, "namesrvAddr=127.0.0.1: '127.0.0.1' is not host:port"),
         (["broker", "--set", "brokerRole=SLAVE"], 2, "brokerRole=SLAVE needs a brokerId greater than 0"),
