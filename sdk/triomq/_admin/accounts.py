@@ -7,11 +7,13 @@ Each broker keeps its own files: a change goes to all of them, slaves too. Upstr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
 import attrs
 import msgspec
+import trio
 
 from triomq._admin.long_bodies import body_of
 from triomq._admin.servers import ServerAdmin
@@ -19,6 +21,7 @@ from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._arguments.kinds import check_kind, check_mapping, check_text, check_texts
 from triomq._constructors import NoPublicConstructor
 from triomq._error_text import shown
+from triomq._exception_groups import open_plain_nursery
 from triomq._half_done import with_places
 from triomq._side_by_side import side_by_side
 from triomq._transport.answers import checked
@@ -40,6 +43,9 @@ from triomq_protocol.wire.header import Header
 
 KEY_CHARS_MIN: Final = 7
 """Brokers refuse shorter access keys and secrets."""
+
+PATIENCE_S: Final = 0.5
+"""A broker that has not answered for this time is asked whether it has access control."""
 
 PERMISSIONS: Final = ("DENY", "PUB", "SUB", "PUB|SUB")
 
@@ -235,10 +241,28 @@ class AccountAdmin(metaclass=NoPublicConstructor):
 
     async def _ask(self, address: str, request: Command, what: str) -> Command:
         link = await self._links.get(address, patient=False)
-        try:
-            answer = await link.request(request, ADMIN_TIMEOUT_S)
-        except RequestTimeout as error:
-            raise RequestTimeout(what, address=address, remark=ACL_OFF) from error
+        answer: Command | None = None
+        failure: MQError | None = None
+
+        async def look() -> None:
+            await trio.sleep(PATIENCE_S)
+            with suppress(MQError):  # the answer may come nevertheless
+                if (await self._servers.config(address)).get("aclEnable") == "false":
+                    nursery.cancel_scope.cancel()
+
+        async with open_plain_nursery() as nursery:
+            nursery.start_soon(look)
+            try:
+                answer = await link.request(request, ADMIN_TIMEOUT_S)
+            except RequestTimeout:
+                pass  # raised below, as for a broker that will not answer
+            except MQError as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        if answer is None:
+            raise RequestTimeout(what, address=address, remark=ACL_OFF)
         return checked(answer, what, address)
 
 

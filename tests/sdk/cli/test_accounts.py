@@ -7,6 +7,7 @@ import json
 import sys
 
 import pytest
+import trio
 
 import triomq
 from triomq import errors
@@ -219,11 +220,36 @@ async def test_versions_that_cannot_be_read_are_an_error(autojump_clock, cluster
             await client.accounts.versions()
 
 
-def test_a_broker_without_access_control_is_named(command_line):
-    command_line.cluster.broker.script(LIST, None)
+@pytest.mark.parametrize(("settings", "at_least_s", "at_most_s"), [
+    (b"brokerName=broker-a\naclEnable=false\n", 0.5, 1),
+    (b"brokerName=broker-a\naclEnable=true\n", 5, 6),
+    (None, 5, 6),
+])  # fmt: skip
+def test_a_broker_without_access_control_is_named(command_line, settings, at_least_s, at_most_s):
+    """It never answers, and is not waited for if it says that it has none."""
+    broker = command_line.cluster.broker
+    broker.script(LIST, None)
+    broker.script(
+        RequestCode.GET_BROKER_CONFIG,
+        None if settings is None else lambda command: command.answer(0, body=settings),
+    )
     code, out, err = command_line("accounts", "list", "broker-a")
     assert (code, out) == (1, "")
     assert "no answer in time; a broker without access control (aclEnable=false) never gives one" in err
+    assert at_least_s <= command_line.passed_s < at_most_s
+
+
+def test_the_accounts_of_a_busy_broker_are_waited_for(command_line):
+    broker = command_line.cluster.broker
+    broker.script(RequestCode.GET_BROKER_CONFIG, lambda command: command.answer(1, "busy"))
+
+    async def later(command):
+        await trio.sleep(4)
+        return command.answer(0, body=b'{"globalWhiteAddrs":["10.1.2.3"],"plainAccessConfigs":[]}')
+
+    broker.script(LIST, later)
+    code, out, _ = command_line("accounts", "list", "broker-a")
+    assert (code, "10.1.2.3" in out) == (0, True)
 
 
 @pytest.mark.parametrize(
