@@ -32,9 +32,10 @@ from triomq._message.transaction import (
 from triomq._producer.attempts.outgoing import Outgoing
 from triomq._producer.sender import Sender
 from triomq._producer.transaction_checks import TransactionChecks, call_user, checked_state, remark_of
+from triomq._transport.answers import checked
 from triomq._transport.link import Link
-from triomq.errors import InvalidCall, MQError, ProtocolViolation, TransactionRolledBack, error_for_code
-from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq.errors import InvalidCall, MQError, ProtocolViolation, TransactionRolledBack
+from triomq_protocol.codes import RequestCode
 from triomq_protocol.errors import BodyError
 from triomq_protocol.message_id import decode_offset_message_id
 from triomq_protocol.names import PGROUP, TRAN_MSG
@@ -246,9 +247,8 @@ class Transactions:
         link = await targets.wait_for(connect, out)
         command = Command.request(RequestCode.END_TRANSACTION, self._ending(half, state, half.message_id))
         answer = await link.request(command, END_TIMEOUT_S)
-        if answer.code != ResponseCode.SUCCESS:
-            what = f"the end of the transaction of message {half.message_id}, topic {half.queue.topic}"
-            raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
+        what = f"the end of the transaction of message {half.message_id}, topic {half.queue.topic}"
+        checked(answer, what, link.address)
 
     def _waiting_for(self, queue: MessageQueue) -> Outgoing:
         out = self._sender.unwritten(queue.topic, trio.current_time())
