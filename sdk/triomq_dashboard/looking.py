@@ -14,7 +14,7 @@ import trio
 
 from triomq import Client, MessageQueue, MQError, ReceivedMessage
 from triomq._arguments.numbers import finite_number, whole_number
-from triomq._side_by_side import side_by_side
+from triomq._tasks.side_by_side import side_by_side
 from triomq.admin import ConsumerConnection, ConsumerRunningInfo, Found, OffsetWrapper, TopicOffset
 from triomq.errors import InvalidCall, NotFound
 from triomq_dashboard.history import Figure

@@ -21,9 +21,9 @@ from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._arguments.kinds import check_kind, check_mapping, check_text, check_texts
 from triomq._constructors import NoPublicConstructor
 from triomq._error_text import shown
-from triomq._exception_groups import open_plain_nursery
 from triomq._half_done import with_places
-from triomq._side_by_side import side_by_side
+from triomq._tasks.exception_groups import open_plain_nursery
+from triomq._tasks.side_by_side import side_by_side
 from triomq._transport.answers import checked
 from triomq._transport.links import Links
 from triomq.errors import BrokerNotFound, InvalidCall, MQError, ProtocolViolation, RequestTimeout

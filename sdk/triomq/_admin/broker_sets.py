@@ -12,8 +12,8 @@ from typing import Final
 import attrs
 import trio
 
-from triomq._exception_groups import open_plain_nursery
-from triomq._side_by_side import side_by_side
+from triomq._tasks.exception_groups import open_plain_nursery
+from triomq._tasks.side_by_side import side_by_side
 from triomq._transport.link import Link
 from triomq._transport.links import NO_ANSWER, Links
 from triomq.errors import (

@@ -27,10 +27,10 @@ from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor
 from triomq._error_text import one_line
-from triomq._exception_groups import open_plain_nursery
 from triomq._half_done import with_places
 from triomq._message.message import MessageQueue, check_group, check_queue
 from triomq._message.subscription import retry_topic
+from triomq._tasks.exception_groups import open_plain_nursery
 from triomq._transport.answers import checked
 from triomq._transport.links import Links
 from triomq.errors import (

@@ -23,13 +23,13 @@ from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._constructors import NoPublicConstructor
 from triomq._error_text import shown
-from triomq._exception_groups import open_plain_nursery
 from triomq._message.message import MessageQueue, check_group, check_offset, check_queue
 from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendResult
 from triomq._message.subscription import retry_topic
 from triomq._producer.attempts.outgoing import Outgoing
 from triomq._producer.sender import Sender
+from triomq._tasks.exception_groups import open_plain_nursery
 from triomq._transport.answers import checked
 from triomq._transport.links import Links
 from triomq.errors import (

@@ -17,9 +17,9 @@ from triomq._cluster.queue_bounds import QueueBounds
 from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
 from triomq._constructors import construct
-from triomq._exception_groups import open_plain_nursery
 from triomq._half_done import with_places
 from triomq._message.message import MessageQueue
+from triomq._tasks.exception_groups import open_plain_nursery
 from triomq._transport.links import Links
 from triomq.errors import BrokerFault, BrokerNotFound, GroupNotFound, InvalidCall, MQError, NotFound
 from triomq_protocol.codes import FIRST_VERSION_5, RequestCode

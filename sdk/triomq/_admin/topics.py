@@ -23,10 +23,10 @@ from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor
 from triomq._error_text import shown
-from triomq._exception_groups import open_plain_nursery
 from triomq._half_done import with_places
 from triomq._message.message import MessageQueue, check_name, check_topic
-from triomq._side_by_side import side_by_side
+from triomq._tasks.exception_groups import open_plain_nursery
+from triomq._tasks.side_by_side import side_by_side
 from triomq._transport.answers import checked, header_of
 from triomq._transport.links import Links
 from triomq.errors import (

@@ -11,7 +11,7 @@ from triomq._admin.group_results import GroupProgress, TopicTraffic
 from triomq._admin.long_bodies import body_of
 from triomq._admin.masters import ask_broker, masters_of
 from triomq._cluster.routes import Routes
-from triomq._side_by_side import side_by_side
+from triomq._tasks.side_by_side import side_by_side
 from triomq._transport.links import NO_ANSWER, Links
 from triomq.errors import BrokerFault, BrokerNotFound, LinkLost
 from triomq_protocol.codes import RequestCode

@@ -20,8 +20,8 @@ import outcome
 import trio
 
 from triomq._aio.ticks import Ticks
-from triomq._exception_groups import without_cancels
-from triomq._own_callbacks import call_for
+from triomq._tasks.exception_groups import without_cancels
+from triomq._tasks.own_callbacks import call_for
 from triomq.errors import ClientClosed, InvalidCall
 
 log = logging.getLogger("triomq")

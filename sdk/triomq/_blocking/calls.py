@@ -20,7 +20,7 @@ from triomq._blocking.loop_thread import LoopThread
 from triomq._client import client as _client
 from triomq._constructors import NoPublicConstructor
 from triomq._made_methods import MadeMethod, made_from
-from triomq._own_callbacks import refusal
+from triomq._tasks.own_callbacks import refusal
 from triomq.errors import ClientClosed, InvalidCall
 
 P = ParamSpec("P")

@@ -20,8 +20,8 @@ from typing import Final, Generic, TypeVar, TypeVarTuple, Unpack
 import outcome
 import trio
 
-from triomq._exception_groups import without_cancels
-from triomq._own_callbacks import call_for, thread_caller
+from triomq._tasks.exception_groups import without_cancels
+from triomq._tasks.own_callbacks import call_for, thread_caller
 from triomq.errors import ClientClosed, InvalidCall
 
 log = logging.getLogger("triomq")

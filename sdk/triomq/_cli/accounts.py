@@ -12,7 +12,7 @@ import click
 
 from triomq import Client, MQError
 from triomq._cli.options import ask, check_can_ask, json_option, moment, name_servers_option, say, with_client
-from triomq._side_by_side import side_by_side
+from triomq._tasks.side_by_side import side_by_side
 from triomq.admin import Account, AccountFile
 
 _yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")

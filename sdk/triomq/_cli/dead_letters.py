@@ -27,7 +27,7 @@ from triomq._cli.options import (
     with_client,
 )
 from triomq._cli.stored import stored_row
-from triomq._side_by_side import side_by_side
+from triomq._tasks.side_by_side import side_by_side
 from triomq.admin import DeadLetter, Redriven
 from triomq_command.running import printable_line
 from triomq_protocol.names import DLQ_PREFIX, RETRY_PREFIX

@@ -13,7 +13,7 @@ from triomq import Client, MQError
 from triomq._cli.group_progress import check_answers, check_known, number_text, show_progress
 from triomq._cli.options import ask, check_can_ask, check_outage, json_option, name_servers_option, say, with_client
 from triomq._half_done import with_places
-from triomq._side_by_side import side_by_side
+from triomq._tasks.side_by_side import side_by_side
 from triomq.admin import ConsumerConnection, GroupAdmin, GroupProgress, GroupSettings
 from triomq.errors import AccessRefused, BrokerNotFound
 from triomq_protocol.codes import version_description

@@ -39,7 +39,7 @@ from triomq._cli.options import (
 from triomq._cli.servers import brokers, kv, name_servers_command
 from triomq._cli.stored import message as message_command
 from triomq._cli.topics import cluster_status, topics, traffic
-from triomq._side_by_side import side_by_side
+from triomq._tasks.side_by_side import side_by_side
 from triomq.errors import InvalidCall
 from triomq_command.garbage import importing
 from triomq_command.overview import must_print

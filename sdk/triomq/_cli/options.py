@@ -19,7 +19,7 @@ import trio
 from triomq import Client, ClientOptions, Credentials, MessageQueue, ReceivedMessage, Sql, open_client
 from triomq._cli.tls import dialer_given
 from triomq._error_text import shown
-from triomq._exception_groups import open_plain_nursery
+from triomq._tasks.exception_groups import open_plain_nursery
 from triomq.admin import OffsetWrapper
 from triomq.errors import BrokerNotFound, ConnectFailed, LinkLost, RequestTimeout
 from triomq_command.connection_options import account_given, with_connection_options

@@ -25,7 +25,7 @@ from triomq._cli.options import (
     say,
     with_client,
 )
-from triomq._side_by_side import side_by_side
+from triomq._tasks.side_by_side import side_by_side
 from triomq.admin import TopicRouteData, TopicSettings, TopicTraffic
 from triomq.errors import BrokerNotFound, MQError, ProtocolViolation, RouteNotFound
 from triomq_protocol.flags import perm_text

@@ -11,8 +11,8 @@ import trio
 from triomq._consumer.lite.lite_pull_consumer import LitePullConsumer
 from triomq._consumer.pull_consumer import PullConsumer
 from triomq._consumer.push.push_consumer import PushConsumer
-from triomq._own_callbacks import OwnCallbacks, RunningCallback, callback_that_started_this
 from triomq._producer.producer import Producer
+from triomq._tasks.own_callbacks import OwnCallbacks, RunningCallback, callback_that_started_this
 
 CLOSING_ROUNDS: Final = 3
 """How often the end of a client closes members: those there are, and those that their handlers and callbacks have made."""

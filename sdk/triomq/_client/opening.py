@@ -19,7 +19,7 @@ from triomq._client.client import Client
 from triomq._client.options import ClientOptions
 from triomq._cluster.name_servers import NameServers
 from triomq._constructors import construct
-from triomq._exception_groups import was_cancelled, without_groups
+from triomq._tasks.exception_groups import was_cancelled, without_groups
 from triomq.errors import InvalidCall
 
 P = ParamSpec("P")

@@ -13,8 +13,8 @@ from typing import Final
 import trio
 
 from triomq._cluster.broker_links import BrokerLinks
-from triomq._exception_groups import open_plain_nursery
 from triomq._message.message import MessageQueue
+from triomq._tasks.exception_groups import open_plain_nursery
 from triomq._transport.answers import checked, header_of
 from triomq.errors import LinkLost, MQError, ProtocolViolation, RouteError, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode

@@ -16,7 +16,7 @@ import trio
 from triomq._cluster.name_servers import API_TIMEOUT_S
 from triomq._cluster.route import Route
 from triomq._cluster.routes import Routes
-from triomq._exception_groups import open_plain_nursery
+from triomq._tasks.exception_groups import open_plain_nursery
 from triomq._transport.link import Link
 from triomq._transport.links import Links
 from triomq.errors import InvalidCall, MQError, NotANameServer

@@ -20,7 +20,7 @@ import trio
 from triomq._arguments.kinds import check_text
 from triomq._arguments.numbers import check_seconds
 from triomq._error_text import error_text
-from triomq._exception_groups import open_plain_nursery
+from triomq._tasks.exception_groups import open_plain_nursery
 from triomq._transport.dialing import split_address
 from triomq._transport.link import Link, tells_cause
 from triomq._transport.links import Links

@@ -15,8 +15,8 @@ import trio
 from triomq._arguments.numbers import is_number
 from triomq._cluster.routes import Routes
 from triomq._error_text import shown
-from triomq._exception_groups import open_plain_nursery
 from triomq._message.message import MessageQueue
+from triomq._tasks.exception_groups import open_plain_nursery
 from triomq._transport.links import Backoff, Links
 from triomq.errors import BrokerNotFound, ConnectFailed, InvalidCall, MQError, NoNameServer, NotANameServer
 

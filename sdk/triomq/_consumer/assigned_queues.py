@@ -17,7 +17,7 @@ from triomq._consumer.group.positions import checked_time_ms
 from triomq._consumer.membership import Membership
 from triomq._error_text import shown
 from triomq._message.message import MessageQueue, check_queue, check_whole_offset
-from triomq._own_callbacks import OwnCallbacks
+from triomq._tasks.own_callbacks import OwnCallbacks
 from triomq._transport.links import NO_ANSWER
 from triomq.errors import ClientClosed, InvalidCall, MQError
 

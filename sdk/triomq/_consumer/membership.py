@@ -60,12 +60,12 @@ from triomq._consumer.offset_files import FileOffsets, InstanceOffsets, kept_els
 from triomq._consumer.offset_store import CheckedStore, OffsetStore
 from triomq._consumer.puller import Puller
 from triomq._error_text import shown
-from triomq._exception_groups import without_groups
 from triomq._message.hooks import FilterHook, PullHook
 from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue, check_group
 from triomq._message.subscription import Subscription, next_version_ms, retry_topic
-from triomq._own_callbacks import OwnCallbacks
+from triomq._tasks.exception_groups import without_groups
+from triomq._tasks.own_callbacks import OwnCallbacks
 from triomq._transport.link import Link
 from triomq._transport.links import NO_ANSWER, Links
 from triomq.errors import ClientClosed, InvalidCall, MQError

@@ -20,10 +20,10 @@ from triomq._consumer.group.callbacks import ConsumerCallbacks, call_at_end, cal
 from triomq._consumer.group.failed_pulls import FailedPulls
 from triomq._consumer.group.positions import END_TIMEOUT_S
 from triomq._consumer.group.rebalance import Rebalance
-from triomq._exception_groups import without_groups
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult
-from triomq._own_callbacks import OwnCallbacks
+from triomq._tasks.exception_groups import without_groups
+from triomq._tasks.own_callbacks import OwnCallbacks
 from triomq._transport.links import NO_ANSWER
 from triomq.errors import ClientClosed, InvalidCall, MQError
 

@@ -32,8 +32,8 @@ from triomq._examination.snapshot import (
     StuckQueue,
     TopicView,
 )
-from triomq._exception_groups import open_plain_nursery
 from triomq._producer import compiled
+from triomq._tasks.exception_groups import open_plain_nursery
 from triomq._transport.answers import checked
 from triomq._transport.links import Links
 from triomq.errors import (

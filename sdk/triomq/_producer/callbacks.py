@@ -22,11 +22,11 @@ from triomq._message.hooks import SendContext, SendHook, call_after_send, call_b
 from triomq._message.message import Message
 from triomq._message.repeated_failures import RepeatedFailures
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
-from triomq._own_callbacks import OwnCallbacks
 from triomq._producer import compiled
 from triomq._producer.attempts.attempt import Attempt, Attempts
 from triomq._producer.attempts.outgoing import Outgoing, use_properties
 from triomq._producer.sender import Sender
+from triomq._tasks.own_callbacks import OwnCallbacks
 from triomq._transport.own_loop import OwnLoop
 from triomq.errors import MAY_BE_STORED, ClientClosed, InvalidCall, MQError
 from triomq_protocol.names import TRAN_MSG

@@ -33,7 +33,6 @@ from triomq._message.transaction import (
     TransactionResult,
     TransactionState,
 )
-from triomq._own_callbacks import OwnCallbacks
 from triomq._producer.attempts.outgoing import Outgoing, use_properties
 from triomq._producer.batches import check_batch, encode_batch, messages_of
 from triomq._producer.callbacks import AwaitedSend, CallbackSend, InFlight, context_of
@@ -43,6 +42,7 @@ from triomq._producer.request_reply import ReplyDesk, Requests, send_reply
 from triomq._producer.sender import Sender
 from triomq._producer.strategies.queue_selectors import QueueSelector, check_choice, choose_by_selector
 from triomq._producer.transactions import Transactions, half_of
+from triomq._tasks.own_callbacks import OwnCallbacks
 from triomq.errors import InvalidCall, MessageIllegal, MQError
 
 log = logging.getLogger("triomq.producer")

@@ -20,7 +20,7 @@ from triomq._cluster.spawn import Spawn
 from triomq._error_text import named_error, one_line
 from triomq._message.received import ReceivedMessage
 from triomq._message.transaction import OnTransactionEnd, TransactionCheck, TransactionEnd, TransactionState
-from triomq._own_callbacks import OwnCallbacks, run_in_thread
+from triomq._tasks.own_callbacks import OwnCallbacks, run_in_thread
 from triomq._transport.link import Link
 from triomq._transport.peer_log import PeerLog
 from triomq.errors import MessageIllegal, MQError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable
 
-from triomq._exception_groups import open_plain_nursery
 from triomq._message.message import MessageQueue
+from triomq._tasks.exception_groups import open_plain_nursery
 
 
 def by_broker(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:

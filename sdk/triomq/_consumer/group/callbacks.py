@@ -15,10 +15,10 @@ import attrs
 import trio
 
 from triomq._arguments.kinds import check_callback
-from triomq._exception_groups import without_groups
 from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult
+from triomq._tasks.exception_groups import without_groups
 
 log = logging.getLogger("triomq.consumer")
 

@@ -13,8 +13,8 @@ from typing import Final
 import trio
 
 from triomq._cluster.routes import Routes
-from triomq._exception_groups import open_plain_nursery
 from triomq._message.message import MessageQueue
+from triomq._tasks.exception_groups import open_plain_nursery
 from triomq._transport.answers import checked, short_body_of
 from triomq._transport.link import Link
 from triomq._transport.links import Links

@@ -14,8 +14,8 @@ import trio
 
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.push.failure_log import FailureLog
-from triomq._exception_groups import without_groups
 from triomq._message.message import check_delay_level
+from triomq._tasks.exception_groups import without_groups
 from triomq.errors import MQError
 
 Ready = TypeVar("Ready")

@@ -17,7 +17,7 @@ from triomq._cluster.counters import TopicCalls
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.push.dispatch import Commit, Dispatch, Later, later_in
 from triomq._message.hooks import ConsumeContext, ConsumeHooks
-from triomq._own_callbacks import OwnCallbacks, run_in_thread
+from triomq._tasks.own_callbacks import OwnCallbacks, run_in_thread
 from triomq.errors import InvalidCall
 
 CHECKPOINT_EVERY: Final = 32

@@ -20,11 +20,11 @@ from triomq._consumer.push.delivery import Delivery
 from triomq._consumer.push.handlers import Handler, Handlers
 from triomq._consumer.push.membership import PushMembership
 from triomq._consumer.push.options import PushOptions
-from triomq._exception_groups import without_groups
 from triomq._message.message import MessageQueue, check_name
 from triomq._message.received import ReceivedMessage
 from triomq._message.subscription import ALL, ClassFilter, Sql, retry_topic
 from triomq._producer.request_reply import send_reply
+from triomq._tasks.exception_groups import without_groups
 from triomq.errors import InvalidCall
 from triomq_protocol.names import MAX_TOPIC_BYTES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from triomq._exception_groups import open_plain_nursery
+from triomq._tasks.exception_groups import open_plain_nursery
 from triomq.errors import MQError
 
 
