@@ -468,6 +468,22 @@ async def test_a_member_that_ended_while_the_broker_was_away(autojump_clock, gro
         await until(lambda: consumer.assignment == [Q0, Q1], 6 + RETURN_MAX_S)
 
 
+async def test_a_member_that_leaves_after_it_has_come_back(autojump_clock, group_cluster, half):
+    """As in a rolling update: the broker restarts, then the members."""
+    async with half() as (consumer, members):
+        await group_cluster.broker.stop()
+        await trio.sleep(20)
+        members.clear()
+        group_cluster.broker.up = True
+        await until(lambda: members, 6)
+        members["~other"] = object()
+        consumer._member.rebalance.wake()
+        await trio.sleep(1)
+        del members["~other"]
+        consumer._member.rebalance.wake()
+        await until(lambda: consumer.assignment == [Q0, Q1], 2)
+
+
 async def test_a_member_that_ended_is_not_expected_again(autojump_clock, group_cluster, half):
     """Although the connection is lost again and again."""
     async with half() as (consumer, members):

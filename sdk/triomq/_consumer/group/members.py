@@ -79,6 +79,8 @@ class Members:
         """Broker -> when its connection was lost, on trio's clock."""
         self._incomplete_until: dict[str, float] = {}
         """Broker that has come back -> until when its list may be incomplete, on trio's clock."""
+        self._returned: defaultdict[str, set[str]] = defaultdict(set)
+        """Broker that has come back -> the members that it has listed since."""
         self._expected_until: dict[str, float] = {}
         """Member that a broker does not list -> until when it is expected, on trio's clock."""
         self.expects_more = False
@@ -106,6 +108,7 @@ class Members:
             if lost_s is not None:
                 now = trio.current_time()
                 self._incomplete_until[link.address] = now + expected_for_s(now - lost_s)
+                self._returned.pop(link.address, None)
             for topic in topics():
                 self._routes.note_connected(topic, link.address)
 
@@ -188,6 +191,11 @@ class Members:
         now = trio.current_time()
         until_s = min(self._incomplete_until.get(address, -math.inf) for address in addresses)
         missing = self._known.difference(listed)
+        if now < until_s:
+            for address in addresses:
+                self._returned[address].update(listed)
+            # One that was there again has left or ended since: its queues need an owner at once.
+            missing.difference_update(*(self._returned[address] for address in addresses))
         # A member is expected once: a connection that is lost again and again must not keep one that has ended.
         self._expected_until = {member: self._expected_until.get(member, until_s) for member in missing}
         expected = sorted(member for member in missing if now < self._expected_until[member])
