@@ -12,7 +12,7 @@ from consumer_broker import MemoryOffsets, until
 
 import triomq
 from triomq import errors
-from triomq._consumer.group.members import RETURN_MAX_S
+from triomq._consumer.group.expected_members import RETURN_MAX_S
 from triomq_protocol.codes import RequestCode
 
 Q0 = triomq.MessageQueue("T", "broker-a", 0)

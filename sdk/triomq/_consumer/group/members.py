@@ -13,6 +13,7 @@ from typing import Final
 import trio
 
 from triomq._cluster.routes import Routes
+from triomq._consumer.group.expected_members import ExpectedMembers
 from triomq._message.message import MessageQueue
 from triomq._tasks.exception_groups import open_plain_nursery
 from triomq._transport.answers import checked, short_body_of
@@ -40,16 +41,6 @@ MEMBERS_TIMEOUT_S: Final = 3.0
 SILENT_S: Final = 20.0
 """For how long a broker that let a request time out is asked last, or not at all."""
 
-RETURN_MAX_S: Final = 10.0
-"""How long the members of before are expected at most after a broker has come back: they dial it at pauses of up to 5 s,
-or every 3 s."""
-
-
-def expected_for_s(away_s: float) -> float:
-    """How long the members of before are expected at a broker that was away: their pauses between dials have grown as
-    the time that it was away has."""
-    return min(1.0 + 2 * away_s, RETURN_MAX_S)
-
 
 class Members:
     """Asks brokers for the members of a group.
@@ -73,16 +64,7 @@ class Members:
         """When this round began, on trio's clock."""
         self._listed: dict[str, list[str]] = {}
         """Broker -> the members that it has listed in this round, when all were asked."""
-        self._known: set[str] = set()
-        """The members by the last list, with those that are expected."""
-        self._lost_s: dict[str, float] = {}
-        """Broker -> when its connection was lost, on trio's clock."""
-        self._incomplete_until: dict[str, float] = {}
-        """Broker that has come back -> until when its list may be incomplete, on trio's clock."""
-        self._returned: defaultdict[str, set[str]] = defaultdict(set)
-        """Broker that has come back -> the members that it has listed since."""
-        self._expected_until: dict[str, float] = {}
-        """Member that a broker does not list -> until when it is expected, on trio's clock."""
+        self._expected = ExpectedMembers()
         self.expects_more = False
         """Whether the members that were returned last include some that are expected."""
 
@@ -97,18 +79,14 @@ class Members:
         """Have the routes of these topics refreshed when the connection to one of their brokers is lost."""
 
         def lost(link: Link) -> None:
-            self._lost_s.setdefault(link.address, trio.current_time())
+            self._expected.broker_lost(link.address, trio.current_time())
             # The first connection to a broker belongs to no loss before, although others of the topic have been lost.
-            again = not link.has_received and link.address in self._incomplete_until
+            again = not link.has_received and self._expected.has_come_back(link.address)
             for topic in topics():
                 self._routes.note_cut_off(topic, link.address, again=again)
 
         def opened(link: Link) -> None:
-            lost_s = self._lost_s.pop(link.address, None)
-            if lost_s is not None:
-                now = trio.current_time()
-                self._incomplete_until[link.address] = now + expected_for_s(now - lost_s)
-                self._returned.pop(link.address, None)
+            self._expected.broker_connected(link.address, trio.current_time())
             for topic in topics():
                 self._routes.note_connected(topic, link.address)
 
@@ -181,25 +159,8 @@ class Members:
         return self._with_expected(listed, answered) if listed else await self.of(topic)
 
     def _with_expected(self, listed: list[str], addresses: Collection[str]) -> list[str]:
-        """The members, with those of the last list that are expected, if all brokers that were asked have just come back:
-        they list those first that have dialled them first, and these would take the queues of the others.
-
-        Args:
-            listed: the members that the brokers list.
-            addresses: the brokers.
-        """
-        now = trio.current_time()
-        until_s = min(self._incomplete_until.get(address, -math.inf) for address in addresses)
-        missing = self._known.difference(listed)
-        if now < until_s:
-            for address in addresses:
-                self._returned[address].update(listed)
-            # One that was there again has left or ended since: its queues need an owner at once.
-            missing.difference_update(*(self._returned[address] for address in addresses))
-        # A member is expected once: a connection that is lost again and again must not keep one that has ended.
-        self._expected_until = {member: self._expected_until.get(member, until_s) for member in missing}
-        expected = sorted(member for member in missing if now < self._expected_until[member])
-        self._known = {*listed, *expected}
+        """The members that brokers list, with those that are expected there."""
+        expected = self._expected.missing_from(listed, addresses, trio.current_time())
         self.expects_more = bool(expected)
         if expected:
             self._lines.write(
@@ -256,7 +217,7 @@ class Members:
     def _asked_last(self, address: str) -> tuple[bool, bool]:
         """A key to sort by: one that is silent would be waited for at each topic, and one that has just come back does not
         list all members yet."""
-        return self._is_silent(address), trio.current_time() < self._incomplete_until.get(address, -math.inf)
+        return self._is_silent(address), self._expected.is_incomplete(address, trio.current_time())
 
     def _is_silent(self, address: str) -> bool:
         since = self._silent_since.get(address)
