@@ -2,13 +2,8 @@
 
 A membership joins the group, announces subscriptions by heartbeats, owns the consumer's tasks, and leaves at the end.
 Taking and giving up queues differs, and is in ``push/membership.py`` and ``lite/membership.py``.  Brokers and the client
-call memberships; users hold the consumers.  Upstream: ``DefaultMQPushConsumerImpl``,
-``DefaultLitePullConsumerImpl``.
-
-A broker removes a member from its groups when their connection ends, and other members may take over its queues:
-after a network failure, or while this process is stopped or the machine is suspended.  So with every lost connection the
-member's queues are in doubt, and no offset is committed until it has rejoined: heartbeats are answered, a later
-rebalance has left the queue here, and the group's offset has been read.
+call memberships; users hold the consumers.  After a lost connection its queues are in doubt until it has rejoined
+(``group/rejoining.py``).  Upstream: ``DefaultMQPushConsumerImpl``, ``DefaultLitePullConsumerImpl``.
 
 All members own their tasks alike: one task in the client's nursery, which opens the member's own nursery.  A failure
 in it ends only this consumer: it is logged, the member leaves the group, and tasks that wait for messages get the error.
@@ -55,7 +50,7 @@ from triomq._consumer.group.positions import (
 from triomq._consumer.group.process_queue import FlowLimits
 from triomq._consumer.group.pull_loop import PulledQueue, PullEngine, PullSettings, PullSink
 from triomq._consumer.group.rebalance import Rebalance
-from triomq._consumer.group.shares import RETRY_AFTER_S
+from triomq._consumer.group.rejoining import Rejoining
 from triomq._consumer.offset_files import FileOffsets, InstanceOffsets, kept_elsewhere, offset_file
 from triomq._consumer.offset_store import CheckedStore, OffsetStore
 from triomq._consumer.puller import Puller
@@ -66,7 +61,6 @@ from triomq._message.message import MessageQueue, check_group
 from triomq._message.subscription import Subscription, next_version_ms, retry_topic
 from triomq._tasks.exception_groups import without_groups
 from triomq._tasks.own_callbacks import OwnCallbacks
-from triomq._transport.link import Link
 from triomq._transport.links import NO_ANSWER, Links
 from triomq.errors import ClientClosed, InvalidCall, MQError
 from triomq_protocol.requests import ConsumeMessageDirectlyResult, ConsumerData, ConsumerRunningInfo
@@ -165,6 +159,7 @@ class Membership(ABC):
     Attributes:
         subscriptions: topic -> its subscription, including the retry topic's.
         engine: pulls the assigned queues; created by the subclass.
+        rejoining: follows lost connections.
         started: whether its tasks were started.
         failure: the error that ended it, if a task failed.
     """
@@ -204,11 +199,6 @@ class Membership(ABC):
         self.calling_assigned = trio.Lock()
         """Held while ``on_assigned`` is called: once at a time, although queues of several brokers are taken together."""
         self._is_leaving = False
-        self._cut_off: set[str] = set()
-        self._losses = 0
-        self._doubted_s = 0.0
-        self._must_rejoin = trio.Event()
-        self._certain_from: int | None = 0
         self._silent: dict[str, int] = {}
         """Broker -> the last round of the rebalance in which it did not answer."""
         self.puller = Puller(
@@ -252,8 +242,9 @@ class Membership(ABC):
             changed=partial(client.counters.rebalanced, self.group),
         )
         client.requests.consumers[self.group] = self
-        client.links.lost.append(self._link_lost)
-        client.links.opened.append(self._link_opened)
+        self.rejoining = Rejoining(
+            client.routes, client.links, self.rebalance, doubt=self._doubt, report=self._report_again
+        )
 
     @property
     def broadcasts(self) -> bool:
@@ -411,7 +402,7 @@ class Membership(ABC):
                     await nursery.start(self.engine.run)
                     nursery.start_soon(self._keep_rebalancing)
                     if not self.broadcasts:
-                        nursery.start_soon(self._keep_rejoining)
+                        nursery.start_soon(self.rejoining.run)
                     self._start_tasks(nursery)
                     self.started = True
                     task_status.started()
@@ -480,41 +471,17 @@ class Membership(ABC):
         """Whether other members may take over this one's queues."""
         return not self.broadcasts
 
-    def _link_lost(self, link: Link) -> None:
-        if any(link.address in broker.values() for broker in self._client.routes.broker_addresses().values()):
-            self._cut_off.add(link.address)
-            self._losses += 1
-            self._doubt()
-
-    def _link_opened(self, link: Link) -> None:
-        # Again, and before anything is sent: this broker does not know the queues that were taken meanwhile.
-        if link.address in self._cut_off:
-            self._cut_off.discard(link.address)
-            self._doubt()
-
-    def _doubt(self) -> None:
+    def _doubt(self) -> bool:
         # Also without a position: as long as brokers do not list it, it is not given the queues of members that end.
-        if self.shares_queues and self._nursery is not None:
-            self.positions.doubt()
-            self.engine.withhold_offsets()
-            self._certain_from = None
-            self._doubted_s = trio.current_time()
-            self._must_rejoin.set()
+        if not self.shares_queues or self._nursery is None:
+            return False
+        self.positions.doubt()
+        self.engine.withhold_offsets()
+        return True
 
-    @trio.lowlevel.enable_ki_protection
-    async def _keep_rejoining(self) -> None:
-        """After every lost connection, report to the brokers, then rebalance."""
-        while True:
-            await self._must_rejoin.wait()
-            self._must_rejoin = trio.Event()
-            losses = self._losses
-            await self._client.heartbeats.beat()
-            await self._take_part_again()
-            if losses == self._losses:
-                self._certain_from = self.rebalance.rounds + 1
-                self.rebalance.wake()
-            else:
-                await trio.sleep(RETRY_AFTER_S)
+    async def _report_again(self) -> None:
+        await self._client.heartbeats.beat()
+        await self._take_part_again()
 
     @abstractmethod
     async def _take_part_again(self) -> None:
@@ -525,7 +492,7 @@ class Membership(ABC):
         if not self.positions.in_doubt(queue):
             await trio.lowlevel.checkpoint()
             return True
-        if self.is_silent(queue) or not self._can_be_certain():
+        if self.is_silent(queue) or not self.rejoining.is_certain:
             await trio.lowlevel.checkpoint()
             return False
         try:
@@ -550,13 +517,9 @@ class Membership(ABC):
         if isinstance(error, NO_ANSWER):
             self._silent[queue.broker_name] = self.rebalance.rounds
 
-    def _can_be_certain(self) -> bool:
-        """Whether this round began after this member has rejoined."""
-        return self._certain_from is not None and self.rebalance.rounds >= self._certain_from
-
     def _confirm(self, queue: MessageQueue, committed: int | None) -> bool:
         source = self.engine.queues.get(queue)
-        if source is None or not self._can_be_certain():
+        if source is None or not self.rejoining.is_certain:
             return False
         self.engine.note_position(source)
         offset = self.positions.confirm(queue, committed)
@@ -677,8 +640,7 @@ class Membership(ABC):
 
     def _close_connections(self) -> None:
         self.puller.close()
-        self._client.links.lost.remove(self._link_lost)
-        self._client.links.opened.remove(self._link_opened)
+        self.rejoining.close()
 
     async def _warn_of_offsets_elsewhere(self) -> None:
         assert self._client.file_id is not None

@@ -240,7 +240,7 @@ class PushMembership(Membership):
     def _is_locked_again(self, queue: MessageQueue) -> bool:
         if self._ordered is None or self._locks is None:
             return True
-        return self._ordered.is_locked_since(queue, self._doubted_s)
+        return self._ordered.is_locked_since(queue, self.rejoining.doubted_s)
 
     # --- the end ---------------------------------------------------------------------------------------------
 
