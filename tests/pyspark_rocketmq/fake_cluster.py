@@ -161,7 +161,7 @@ class FakeCluster(PullsInRuns):
             raise ConnectFailed("pull", address="m:1")
         part = self.parts[QueueId(queue.topic, queue.broker_name, queue.queue_id)]
         by_slave = read_preference is not ReadPreference.MASTER and (
-            is_dead or self.reads_slaves or self.prefers_slaves
+            is_dead or self.reads_slaves or self.prefers_slaves or read_preference is ReadPreference.SLAVE
         )
         end = part.slave_end if by_slave else len(part.rows)
         deleted = max(part.deleted, part.slave_deleted) if by_slave else part.deleted

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -112,7 +113,7 @@ class _Stride:
 
     Attributes:
         repeats: the stride whose offsets these are, if they are pulled again.
-        from_master: whether only the master is asked.
+        preference: which brokers are asked; None: as for the whole read.
         answered: the first offset that each broker has been asked for and has answered, by its address.
         gaps: with a filter, the offsets that answers start without. Brokers delete messages from the first on, so
             answers lack deleted ones nowhere else.
@@ -121,7 +122,7 @@ class _Stride:
     at: int
     end: int
     repeats: _Stride | None = None
-    from_master: bool = False
+    preference: ReadPreference | None = None
     kept_from: int = attrs.field(init=False, default=attrs.Factory(lambda self: self.at, takes_self=True))
     answered: dict[str, int] = attrs.field(factory=dict)
     gaps: list[_Gap] = attrs.field(factory=list)
@@ -273,7 +274,7 @@ class Strides:
         """
         try:
             result = await (
-                self._asked(stride.at, stride.end, from_master=True) if stride.from_master else self._run(stride)
+                self._asked(stride.at, stride.end, stride.preference) if stride.preference else self._run(stride)
             )
         except (QueueIllegal, TopicNotFound) as error:
             return await self._without_queue(stride, error)
@@ -308,7 +309,7 @@ class Strides:
             result.taken = False
         return result
 
-    async def _asked(self, at: int, end: int, *, from_master: bool = False) -> PullResult:
+    async def _asked(self, at: int, end: int, preference: ReadPreference | None = None) -> PullResult:
         count = min(end - at, PAGE_MAX)
         plan = self._plan
         return await self._session.consumer.pull(
@@ -317,7 +318,7 @@ class Strides:
             tags=plan.tags,
             sql=plan.sql,
             max_messages=count,
-            read_preference=ReadPreference.MASTER if from_master else None,
+            read_preference=preference,
         )
 
     async def _elsewhere(self, stride: _Stride, result: PullResult) -> PullResult | None:
@@ -333,7 +334,7 @@ class Strides:
         while True:
             if self._plan.only is None:
                 try:
-                    result = await self._asked(at, end, from_master=True)
+                    result = await self._asked(at, end, ReadPreference.MASTER)
                 except MQError as error:
                     unreachable: MQError | None = error
                 else:
@@ -414,7 +415,7 @@ class Strides:
         if self._plan.only is not None:
             raise refused
         try:
-            result = await self._asked(stride.at, stride.end, from_master=True)
+            result = await self._asked(stride.at, stride.end, ReadPreference.MASTER)
         except (QueueIllegal, TopicNotFound) as error:
             self._all_lost(stride, _lacks_queue(error))
             return None
@@ -462,25 +463,30 @@ class Strides:
             return
         held_to = at
         kept_by = {each.broker_address for each in results.values() if goes_on_at(each, at) is None}
-        for from_master, result in results.items():
+        # The last one first: the first one may be the master, too, and would not be known as such.
+        for preference, result in reversed(results.items()):
             if result.broker_address in kept_by and result.max_offset > at:
                 held_to = min(end, result.max_offset)
-                await self._pull_gaps(stride, kept_by, held_to, from_master=from_master)
+                # As brokers suggest, the next answer could be of one that has deleted messages, again and again.
+                chosen = preference or (ReadPreference.SLAVE if ReadPreference.MASTER in results else None)
+                await self._pull_gaps(stride, kept_by, held_to, chosen)
                 break
         self._report_deleted(stride, {each.broker_address: goes_on_at(each, at) for each in results.values()}, held_to)
 
-    async def _pull_gaps(self, stride: _Stride, kept_by: Container[str], held_to: int, *, from_master: bool) -> None:
+    async def _pull_gaps(
+        self, stride: _Stride, kept_by: Container[str], held_to: int, preference: ReadPreference | None
+    ) -> None:
         """Pull again what brokers may have deleted before they answered.
 
         Args:
             stride: a filtered stride.
             kept_by: the brokers that still have its first message, and so have deleted none.
             held_to: the end of the offsets that one of them has.
-            from_master: whether that one is the master.
+            preference: chooses that one.
         """
         for gap in stride.gaps:
             if gap.address not in kept_by and gap.start < held_to:
-                again = _Stride(gap.start, min(gap.end, held_to), stride.repeats or stride, from_master)
+                again = _Stride(gap.start, min(gap.end, held_to), stride.repeats or stride, preference)
                 await self._pull_offsets(again)
 
     def _report_deleted(self, stride: _Stride, starts: Mapping[str, int | None], held_to: int) -> None:
@@ -500,33 +506,41 @@ class Strides:
             if any(first < until for who, first in stride.answered.items() if who not in others):
                 self._report_gone(held_to, min(until, stride.end), f"{address} has deleted their messages, {_PERHAPS}")
 
-    async def _first_kept(self, stride: _Stride) -> dict[bool, PullResult]:
-        """Answers for the first offset of a filtered stride, without the filter: of the broker that is asked first, and,
-        under `True`, of the master, if another one has answered the stride or has deleted messages.
+    async def _first_kept(self, stride: _Stride) -> dict[ReadPreference | None, PullResult]:
+        """Answers for the first offset of a filtered stride, without the filter: under `None` of the broker that is asked
+        first, then of the master, if another one has answered the stride or has deleted messages, then of a slave that has
+        answered it, if these have deleted messages.
 
         Raises:
             MQError: the first one refuses; or it lacks the queue, and so does the master.
         """
         at = stride.kept_from
         ask = partial(self._session.consumer.pull, self._plan.queue, at, max_messages=1)
-        results: dict[bool, PullResult] = {}
+        results: dict[ReadPreference | None, PullResult] = {}
         try:
-            results[False] = await ask()
+            results[None] = await ask()
         except (QueueIllegal, TopicNotFound):
             # A slave may not have a new topic yet; then the stride is from the master.
             if self._plan.only is not None:
                 raise
         if self._plan.only is None and (
-            stride.answered.keys() - {result.broker_address for result in results.values()}
-            or any(goes_on_at(result, at) is not None for result in results.values())
+            self._unchecked(stride, results) or any(goes_on_at(result, at) is not None for result in results.values())
         ):
             try:
-                results[True] = await ask(read_preference=ReadPreference.MASTER)
+                results[ReadPreference.MASTER] = await ask(read_preference=ReadPreference.MASTER)
             except MQError:
                 if not results:
                     raise
                 # It has answered, and is away now.
+            if self._unchecked(stride, results) and all(goes_on_at(each, at) is not None for each in results.values()):
+                with suppress(MQError):
+                    results[ReadPreference.SLAVE] = await ask(read_preference=ReadPreference.SLAVE)
         return results
+
+    @staticmethod
+    def _unchecked(stride: _Stride, results: Mapping[ReadPreference | None, PullResult]) -> set[str]:
+        """The brokers that have answered a stride, and are not among those that were asked for its first message."""
+        return stride.answered.keys() - {result.broker_address for result in results.values()}
 
     def _behind(self, at: int, end: int, result: PullResult, unreachable: MQError | None) -> None:
         queue = self._plan.part.queue

@@ -106,8 +106,8 @@ class FakePair(PullsInRuns):
     async def pull(
         self, queue: MessageQueue, offset: int, *, read_preference: ReadPreference | None = None, **options: Any
     ) -> PullResult:
-        broker = self.preferred if read_preference is None else self.master
-        assert read_preference in (None, ReadPreference.MASTER)
+        broker = self.preferred if read_preference in (None, ReadPreference.SLAVE) else self.master
+        assert read_preference in (None, ReadPreference.MASTER, ReadPreference.SLAVE)
         return await broker.pull(queue, offset, **options)
 
 
@@ -424,6 +424,41 @@ async def test_what_a_master_was_deleting_when_it_left_comes_from_its_slave_in_a
     master.deleted = range(101)
     found = await pulled(master, 0, 900, consumer=Failover(master, slave, master), tags="a")
     assert sorted(found) == list(range(0, 900, 2))
+
+
+class SuggestingEachOther(FakePair):
+    """A consumer whose two brokers suggest each other for the next pull."""
+
+    def __init__(self, slave: FakeBroker, master: FakeBroker, *, first: FakeBroker) -> None:
+        super().__init__(slave, master)
+        self.suggested = first
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, *, read_preference: ReadPreference | None = None, **options: Any
+    ) -> PullResult:
+        if read_preference is not None:
+            return await super().pull(queue, offset, read_preference=read_preference, **options)
+        broker = self.suggested
+        self.suggested = self.master if broker is self.preferred else self.preferred
+        return await broker.pull(queue, offset, **options)
+
+
+@pytest.mark.parametrize("deletes", ["slave", "master", "none"])
+@pytest.mark.parametrize("first", ["slave", "master"])
+@pytest.mark.parametrize("end", [150, 300, 900])
+async def test_brokers_that_suggest_each_other_in_a_filtered_read(
+    autojump_clock: trio.testing.MockClock, deletes: str, first: str, end: int
+) -> None:
+    """What one of them lacks is not asked of the same one again and again."""
+    brokers = {
+        name: FakeBroker(0, 1000, matches=lambda at: at % 50 == 49, address=name) for name in ("slave", "master")
+    }
+    if deletes in brokers:
+        brokers[deletes].deleted = range(301)
+    consumer = SuggestingEachOther(brokers["slave"], brokers["master"], first=brokers[first])
+    found = await pulled(brokers["slave"], 0, end, consumer=consumer, tags="a")
+    assert sorted(found) == list(range(49, end, 50))
+    assert sum(len(broker.asked) for broker in brokers.values()) < 100
 
 
 async def test_what_the_master_has_deleted_meanwhile_is_a_loss_of_a_filtered_read(
