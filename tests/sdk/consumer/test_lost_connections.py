@@ -484,6 +484,30 @@ async def test_a_member_that_leaves_after_it_has_come_back(autojump_clock, group
         await until(lambda: consumer.assignment == [Q0, Q1], 2)
 
 
+async def test_a_member_that_leaves_before_another_has_come_back(autojump_clock, group_cluster, open_consumer):
+    """That one expects it, too, as it never sees it, and keeps its queue."""
+    members = group_cluster.broker.consumers.members
+    members["G"] = {"!1": object(), "!2": object()}
+    async with open_consumer() as consumer:
+        await until(lambda: len(members["G"]) == 3)
+        await trio.sleep(1)
+        await group_cluster.broker.stop()
+        await trio.sleep(20)
+        members["G"].clear()
+        group_cluster.broker.up = True
+        await until(lambda: members["G"], 6)
+        for there in ("!1", None, "!2"):
+            for name in ("!1", "!2"):
+                members["G"].pop(name, None)
+            if there is not None:
+                members["G"][there] = object()
+            consumer._member.rebalance.wake()
+            await trio.sleep(1)
+        await trio.sleep(RETURN_MAX_S - 6)
+        assert not consumer.assignment
+        await until(lambda: consumer.assignment == [Q1], 6)
+
+
 async def test_a_member_that_ended_is_not_expected_again(autojump_clock, group_cluster, half):
     """Although the connection is lost again and again."""
     async with half() as (consumer, members):

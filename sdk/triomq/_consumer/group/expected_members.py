@@ -7,7 +7,6 @@ alone, and take the queues of the others.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Collection
 from typing import Final
 
@@ -32,8 +31,6 @@ class ExpectedMembers:
         """Broker -> when its connection was lost."""
         self._incomplete_until: dict[str, float] = {}
         """Broker that has come back -> until when its list may be incomplete."""
-        self._returned: defaultdict[str, set[str]] = defaultdict(set)
-        """Broker that has come back -> the members that it has listed since."""
         self._expected_until: dict[str, float] = {}
         """Member that a broker does not list -> until when it is expected."""
 
@@ -46,7 +43,6 @@ class ExpectedMembers:
         lost_s = self._lost_s.pop(address, None)
         if lost_s is not None:
             self._incomplete_until[address] = now + expected_for_s(now - lost_s)
-            self._returned.pop(address, None)
 
     def has_come_back(self, address: str) -> bool:
         """Whether a broker was ever lost and has come back."""
@@ -66,11 +62,9 @@ class ExpectedMembers:
         """
         until_s = min(self._incomplete_until.get(address, -math.inf) for address in addresses)
         missing = self._known.difference(listed)
-        if now < until_s:
-            for address in addresses:
-                self._returned[address].update(listed)
-            # One that was there again has left or ended since: its queues need an owner at once.
-            missing.difference_update(*(self._returned[address] for address in addresses))
+        if not missing and len(addresses) == 1 and now < until_s:
+            # All are back. Who leaves or ends from now on is not expected: its queues need an owner at once.
+            self._incomplete_until.update(dict.fromkeys(addresses, now))
         # A member is expected once: a connection that is lost again and again must not keep one that has ended.
         self._expected_until = {member: self._expected_until.get(member, until_s) for member in missing}
         expected = sorted(member for member in missing if now < self._expected_until[member])

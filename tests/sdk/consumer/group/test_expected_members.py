@@ -49,9 +49,18 @@ def test_a_list_is_incomplete_for_that_time(expected: ExpectedMembers) -> None:
     assert (expected.has_come_back(A), expected.has_come_back(B)) == (True, False)
 
 
-def test_a_member_that_was_listed_again_is_expected_no_more(expected: ExpectedMembers) -> None:
+def test_nobody_is_expected_after_all_were_listed(expected: ExpectedMembers) -> None:
+    assert expected.missing_from(["x"], [A], 102) == ["y"]
     assert expected.missing_from(["x", "y"], [A], 103) == []
+    assert not expected.is_incomplete(A, 103)
     assert expected.missing_from(["x"], [A], 104) == []
+
+
+def test_a_member_that_leaves_before_all_were_listed_is_expected(expected: ExpectedMembers) -> None:
+    """All members decide alike, also those that have not seen it since."""
+    assert expected.missing_from(["x"], [A], 102) == ["y"]
+    assert expected.missing_from(["y"], [A], 103) == ["x"]
+    assert expected.missing_from([], [A], 104) == ["x", "y"]
 
 
 def test_a_member_is_expected_once(expected: ExpectedMembers) -> None:
