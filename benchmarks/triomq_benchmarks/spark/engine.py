@@ -278,11 +278,13 @@ class SparkEngine:
         async with open_collector(host, self.workers, on_row, keep, started, self._say) as collector:
             order = Order(plan, self.workers, collector.address, collector.token)
             failure: str | None = None
+            end: str | None = None
             stop = functools.partial(collector.stop_generators, STOP_LIMIT_S)
             try:
                 reports = await self._job(group, "load", functools.partial(self._generate, order), stop)
             except Exception as error:  # noqa: BLE001 - py4j and Java have no common error, and all mean: the stage has failed
-                failure, reports = await trio.to_thread.run_sync(java_end) or _job_failure(error), []
+                end = await trio.to_thread.run_sync(java_end)
+                failure, reports = end or _job_failure(error), []
             except trio.Cancelled:
                 for peer in collector.peers:
                     ended(peer.result or _unfinished(peer, STOPPED))
@@ -293,6 +295,9 @@ class SparkEngine:
                     if peer.stream is not None:
                         await peer.ended.wait()
             results = _results(collector, [decode_report(report) for report in reports], failure)
+        if end is not None:
+            # Also for those that have reported, just before they ended with it, that they were stopped.
+            results = [attrs.evolve(result, failure=end) for result in results]
         if not collector.agreed:
             raise EngineError(_cause(results))
         for result in results:

@@ -17,6 +17,7 @@ import pytest
 import trio
 from click.testing import CliRunner
 from process_tree import alive, command_line, descendants
+from progress_lines import measured_s
 
 from triomq_benchmarks.__main__ import bench as bench_command
 from triomq_benchmarks.figures import ledger
@@ -329,7 +330,7 @@ def test_ctrl_c_keeps_what_there_is_and_leaves_no_process(bench: Bench, tmp_path
     (tmp_path / "mine.toml").write_text(FILE + 'duration = "60 s"')
     process = bench("run", "mine.toml", "--engine", engine, "--out", "results")
     assert process.stderr is not None
-    while not process.stderr.readline().strip().startswith("3 of 60 s"):
+    while measured_s(process.stderr.readline()) < 3:
         assert process.poll() is None
     family = descendants(process.pid)
     assert len(family) >= 3
@@ -372,7 +373,7 @@ async def test_a_second_interrupt_keeps_what_the_first_one_does(ours: RunTarget)
 def test_ctrl_c_ends_a_comparison_of_engines(bench: Bench) -> None:
     process = bench("engines", "--side", "processes", "--set", "duration=60 s")
     assert process.stderr is not None
-    while not process.stderr.readline().strip().startswith("3 of 60 s"):
+    while measured_s(process.stderr.readline()) < 3:
         assert process.poll() is None
     family = descendants(process.pid)
     assert len(family) >= 4
