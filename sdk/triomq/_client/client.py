@@ -201,9 +201,9 @@ class Client(metaclass=NoPublicConstructor):
         """How many calls of `aclose` close members now."""
         self._ended = trio.Event()
         self.admin = construct(Admin, self._name_servers, self._routes, self._links, self._route_wait)
-        self.bounds = construct(QueueBounds, BrokerLinks(self._routes, self._links), self._route_wait)
-        self.groups = construct(GroupAdmin, self.admin, self._routes, self._links, self._route_wait)
         brokers = BrokerLinks(self._routes, self._links)
+        self.bounds = construct(QueueBounds, brokers, self._route_wait)
+        self.groups = construct(GroupAdmin, self.admin, self._routes, self._links, self._route_wait)
         self.messages = construct(
             MessageAdmin, self.admin, self.groups, brokers, self.bounds, self._links, self._copy_sender
         )

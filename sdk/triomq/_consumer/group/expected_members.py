@@ -64,7 +64,8 @@ class ExpectedMembers:
         missing = self._known.difference(listed)
         if not missing and len(addresses) == 1 and now < until_s:
             # All are back. Who leaves or ends from now on is not expected: its queues need an owner at once.
-            self._incomplete_until.update(dict.fromkeys(addresses, now))
+            (address,) = addresses
+            self._incomplete_until[address] = now
         # A member is expected once: a connection that is lost again and again must not keep one that has ended.
         self._expected_until = {member: self._expected_until.get(member, until_s) for member in missing}
         expected = sorted(member for member in missing if now < self._expected_until[member])
