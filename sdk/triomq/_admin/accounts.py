@@ -242,25 +242,18 @@ class AccountAdmin(metaclass=NoPublicConstructor):
     async def _ask(self, address: str, request: Command, what: str) -> Command:
         link = await self._links.get(address, patient=False)
         answer: Command | None = None
-        failure: MQError | None = None
 
         async def look() -> None:
             await trio.sleep(PATIENCE_S)
-            with suppress(MQError):  # the answer may come nevertheless
+            with suppress(MQError):  # the answer may still come
                 if (await self._servers.config(address)).get("aclEnable") == "false":
                     nursery.cancel_scope.cancel()
 
         async with open_plain_nursery() as nursery:
             nursery.start_soon(look)
-            try:
+            with suppress(RequestTimeout):  # raised below, as for a broker that will not answer
                 answer = await link.request(request, ADMIN_TIMEOUT_S)
-            except RequestTimeout:
-                pass  # raised below, as for a broker that will not answer
-            except MQError as error:
-                failure = error
             nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
         if answer is None:
             raise RequestTimeout(what, address=address, remark=ACL_OFF)
         return checked(answer, what, address)
