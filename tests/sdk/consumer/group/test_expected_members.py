@@ -57,7 +57,7 @@ def test_nobody_is_expected_after_all_were_listed(expected: ExpectedMembers) -> 
 
 
 def test_a_member_that_leaves_before_all_were_listed_is_expected(expected: ExpectedMembers) -> None:
-    """All members decide alike, also those that have not seen it since."""
+    """All members decide the same, also those that have not seen it since."""
     assert expected.missing_from(["x"], [A], 102) == ["y"]
     assert expected.missing_from(["y"], [A], 103) == ["x"]
     assert expected.missing_from([], [A], 104) == ["x", "y"]

@@ -648,7 +648,7 @@ async def test_cancelled_while_open_closes_in_order(make_config: MakeConfig, mak
 async def test_a_stop_on_a_disk_that_has_become_read_only_says_what_it_has_not_taken(
     memory_disk: MemoryDisk, clock: Any, make_config: Any, make_record: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor can the log file that was made ahead be deleted."""
+    """The log file that was made ahead cannot be deleted either."""
 
     def refuse(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))

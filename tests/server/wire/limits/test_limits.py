@@ -31,7 +31,7 @@ async def test_nothing_is_read_from_a_link_with_too_much_unsent(autojump_clock, 
 
 async def test_a_reader_that_takes_nothing_gets_little_work(autojump_clock, bench, ask) -> None:
     """By default few answers of the length of a pull's wait for it: hundreds of such readers must not keep the broker from
-    its senders, nor fill its memory."""
+    its senders, or fill its memory."""
     body = b"x" * 262_144
     bench.handlers.plain[1] = lambda link, command: command.answer(body=body)
     link, wire = await bench.connect(Limits(output_bytes=BrokerConfig().link_output_limit_bytes))
